@@ -18,13 +18,13 @@ SHORTER = {
     "README.md": {
         "--size 4000": "--size 300",
         "--out runs/a --minutes 30": "--out runs/a --steps 4",
-        "--out runs/spam": "--out runs/spam --epochs 1",
+        "--out runs/spam": "--out runs/spam --epochs 1 --seeds 1",
         "--out runs/names": "--out runs/names --epochs 1",
     },
     "README.ko.md": {
         "--size 8000": "--size 300",
         "--out runs/a --minutes 30": "--out runs/a --steps 4",
-        "--out runs/reviews --seeds 3": "--out runs/reviews --epochs 1",
+        "--out runs/reviews": "--out runs/reviews --epochs 1 --seeds 1",
         "--out runs/names": "--out runs/names --epochs 1",
     },
 }

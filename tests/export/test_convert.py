@@ -100,13 +100,15 @@ def test_systems_that_only_firth_has(target: Any, tmp_path: Path) -> None:
         lstm.encoder(lstm.config(vocab_size=len(PIECES), width=8, n_layers=1)), lstm.objective_config()
     )
     source = ours(tmp_path / "m", objective=objective, system="lstm")
-    with pytest.raises(ConfigError, match="is a lstm for pretraining with parts that only Firth has"):
+    with pytest.raises(ConfigError, match="a model of system lstm for pretraining has parts that only Firth has"):
         convert(source, tmp_path / "x", target)
     mixed = ClassifyConfig(labels=("a", "b"), network=network_of(pool="mean"))
     said = "only Firth has: head.network.pool=mean; to go without them, fine-tune with --set head.network.pool=summary"
     with pytest.raises(ConfigError, match=said):
         convert(ours(tmp_path / "n", "classify", fine_tuned("classify", mixed)), tmp_path / "x", target)
     assert not (tmp_path / "x").exists()
+    # Where no option is to blame, none is named.
+    assert writing._without_them(ClassifyConfig(labels=("a", "b"))) == ""
 
 
 def test_tasks_that_googles_code_does_not_have(tmp_path: Path) -> None:

@@ -229,6 +229,24 @@ def test_wrong_input_is_said_before_anything_is_written(
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("firth-mini-kr", "'firth-mini-kr' is no folder, no shipped model and no size"),
+        ("runs/none", "runs/none"),
+        ("bert-mini", "only a size, without weights"),
+        ("tfidf", "tfidf is fitted in every comparison: leave it out of the models"),
+    ],
+)
+def test_a_model_that_is_none_is_said_before_anything_is_fitted(
+    model: str, message: str, files: Path, tmp_path: Path
+) -> None:
+    data = LabelledConfig(train=str(files / "train.tsv"), dev=str(files / "dev.tsv"))
+    with pytest.raises(ConfigError, match=message):
+        compare("classify", data, tmp_path / "c", models=[model], minutes=5, tell=lambda text: None)
+    assert not (tmp_path / "c").exists()
+
+
 def facts(score: float, low: float, high: float) -> dict[str, Any]:
     row = {"labels": 50, "predict_ms": 2.0, "megabytes": 20.0, "way": "fine-tuned m", "score": score}
     base = row | {"score": 0.8, "megabytes": 1.0, "way": "baseline"}

@@ -20,6 +20,7 @@ def test_some_unknown_tokens_are_counted() -> None:
     assert said.startswith(
         "33% of the tokens of the first 3 texts, which are mostly in Latin, are [UNK] to runs/a, and 1 text is nothing "
     )
+    assert said.endswith("(firth extend adds words)")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Held-out parts and samples: stable under order, never tearing a group."""
 
 import random
+from dataclasses import replace
+from unicodedata import normalize
 
 import pytest
 from hypothesis import given
@@ -73,6 +75,16 @@ def test_every_kind_of_record_stays_with_its_equals() -> None:
         train, held = hold_out([make(i) for i in range(10) for _ in range(3)], 0.3)
         assert len(held) == 9
         assert not set(map(repr, train)) & set(map(repr, held))
+
+
+def test_composed_and_decomposed_text_is_one() -> None:
+    text, question = Text("좋은 영화", second="나쁜"), Question("누가", "영화", ())
+    decomposed = [
+        replace(text, text=normalize("NFD", "좋은 영화"), second=normalize("NFD", "나쁜")),
+        replace(question, question=normalize("NFD", "누가"), context=normalize("NFD", "영화")),
+    ]
+    for one, other in zip([text, question], decomposed, strict=True):
+        assert other != one and content_key(other) == content_key(one) and split_key(other) == split_key(one)
 
 
 def test_questions_about_one_paragraph_stay_together() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from firth.cli.labelled import HEADERS, Header, check_named
-from firth.cli.shared import Flag, JsonFlag, OnFlag, print_json, print_table, shell
+from firth.cli.shared import Flag, JsonFlag, OnFlag, print_json, print_next, print_table, shell
 from firth.config import parse_override
 from firth.errors import ConfigError
 
@@ -112,11 +112,14 @@ def compare(
     print(results["recommendation"])
     if results["suspects"] or results["conflicts"]:
         print(
-            f"{len(results['suspects'])} labels may be wrong, {len(results['conflicts'])} equal texts have different "
-            "labels: see the report"
+            f"the {len(results['suspects'])} most doubtful labels, and {len(results['conflicts'])} equal texts with "
+            "different labels: see the report"
         )
     print(f"the report: {out / 'report.html'}; the model: {out / 'model'}")
-    print(f"next: {shell('firth', 'predict', out / 'model')} < lines.txt")
+    if results["pairs"]:
+        print_next("firth", "predict", out / "model", "--input", "PAIRS.tsv")
+    else:
+        print(f"next: {shell('firth', 'predict', out / 'model')} < lines.txt")
 
 
 def _beside(scores: Mapping[str, float], names: Sequence[str]) -> str:

@@ -212,7 +212,9 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     )
     last = next(iter(results["dev"]), "held_out")
     if last in results.get("breakdown", {}):
-        print(f"  {last.replace('_', ' ')}, by label ({seed_name(results['best_seed'])})")
+        # A baseline has no seed.
+        of = f" ({seed_name(results['best_seed'])})" if results["best_seed"] else ""
+        print(f"  {held_out if last == 'held_out' else last}, by label{of}")
         print_breakdown(results["breakdown"][last], results["dev"].get(last) or results["held_out"])
     if results["settings"] != [[]]:
         print(f"  chosen of {len(results['settings'])} settings: {', '.join(results['settings'][results['chosen']])}")

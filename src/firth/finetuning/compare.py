@@ -29,6 +29,7 @@ from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json, read_toml
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import append_to, holds_something, lock, remove_folder, write_folder, write_json
+from firth.finetuning.base import read_base
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.compare_results import compare_fits, score_fit
@@ -41,6 +42,7 @@ from firth.finetuning.runs import IDENTITY
 from firth.manifest import MANIFEST, file_sha256
 from firth.pretraining.run import RECIPE
 from firth.progress import Status, format_duration, part_of, say, silent
+from firth.systems import resolve_model
 from firth.tasks.kinds import kind_of_task
 
 RESULTS = "compare.json"
@@ -113,6 +115,10 @@ def compare(
         raise ConfigError(f"{twice[0]} is given twice: give each model once")
     if not data.dev and not data.folder:
         raise ConfigError("--dev is missing: the file of labelled examples that all ways are scored on")
+    for model in models:
+        if model in BASELINE.values():
+            raise ConfigError(f"{model} is fitted in every comparison: leave it out of the models")
+        read_base(resolve_model(model), str((settings or {}).get("tokenizer", "")), from_scratch=False)
     labelled = read_labelled(task, data, {})
     data = dataclasses.replace(data, columns=labelled.columns)
     if not labelled.dev:
@@ -265,6 +271,7 @@ class _Comparing:
         names = {way.folder: way.name for way in self.ways}
         largest = self.folder("baseline", max(cells["baseline"])) / "run"
         results = compare_fits(self.task, self.labelled, names, cells, self.skipped, largest)
+        results["pairs"] = self.labelled.has_pairs
         self._keep(results["winner"], cells)
         write_json(self.out / RESULTS, results)
         try:

@@ -49,6 +49,7 @@ from firth.tasks.old_options import with_network
 from firth.tasks.rows import unknown_share
 from firth.text.open_words import OpenWords
 from firth.text.tokenizer import MUCH_UNKNOWN
+from firth.text.tokenizer_kinds import WORDPIECE
 from firth.training.collectives import World
 from firth.training.processes import start_group
 
@@ -290,9 +291,10 @@ class Runs:
         share = unknown_share(split.examples, tokenizer)
         if share < MUCH_UNKNOWN:
             return ""
+        extend = ", or extend it (firth extend)" if tokenizer.kind is WORDPIECE else ""
         return (
             f"{share:.1%} of the tokens are {tokenizer.kind.unk}, of which the model sees nothing: take one whose "
-            "vocabulary has the words of this text, or extend it (firth extend)"
+            f"vocabulary has the words of this text{extend}"
         )
 
     def _vectors_for(self, recipe: Finetune) -> FirstVectors | None:

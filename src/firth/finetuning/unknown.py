@@ -7,6 +7,7 @@ from typing import Any
 
 from firth.errors import ConfigError
 from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDPIECE
 
 # Texts that are looked at, from the first on.
 _TEXTS = 500
@@ -41,7 +42,8 @@ def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str
     )
     if share >= _NOTHING:
         raise ConfigError(f"{said}: nothing can be learnt; choose a model whose vocabulary has that script")
-    return f"{said}: a model whose vocabulary has them would learn more (firth extend adds words)"
+    extend = " (firth extend adds words)" if tokenizer.kind is WORDPIECE else ""
+    return f"{said}: a model whose vocabulary has them would learn more{extend}"
 
 
 def _texts(record: Any) -> list[str]:

@@ -132,9 +132,8 @@ def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:
     if loaded.system.huggingface is not None and loaded.system_name not in systems:
         raise ConfigError(f"this is a {loaded.system_name}: the format {key} is for {' and '.join(systems)}")
     if tensor_names(loaded.system_name, loaded.task, options) is None:
-        raise ConfigError(
-            f"this is a {loaded.system_name} for {loaded.task} with parts that only Firth has{_without_them(options)}"
-        )
+        what = f"a model of system {loaded.system_name} for {loaded.task}"
+        raise ConfigError(f"{what} has parts that only Firth has{_without_them(options)}")
 
 
 def _without_them(options: Any) -> str:
@@ -156,6 +155,8 @@ def _without_them(options: Any) -> str:
         if getattr(options, name, False):
             own.append(f"head.{name}=true")
             instead.append(f"head.{name}=false")
+    if not own:
+        return ""
     return f": {', '.join(own)}; to go without them, fine-tune with {' '.join(f'--set {key}' for key in instead)}"
 
 

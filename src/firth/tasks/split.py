@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
+from unicodedata import normalize
 
 from firth.data.hashing import seed_of
 from firth.errors import ConfigError, InputError
@@ -67,20 +68,22 @@ def split_key(record: Record) -> str:
     if record.group:
         return f"group/{record.group}"
     # All questions about a paragraph stay together.
-    return f"text/{record.context}" if isinstance(record, Question) else content_key(record)
+    return f"text/{normalize('NFC', record.context)}" if isinstance(record, Question) else content_key(record)
 
 
 def content_key(record: Record) -> str:
     """What an example says, without its answer: equal for equal examples."""
     match record:
         case Text():
-            return f"text/{record.text}/{record.second or ''}"
+            said = f"{record.text}/{record.second or ''}"
         case Tagged():
-            return f"text/{record.text}"
+            said = record.text
         case Question():
-            return f"text/{record.context}/{record.question}"
+            said = f"{record.context}/{record.question}"
         case Choice():
-            return f"text/{record.text}/{record.question}/{record.choices}"
+            said = f"{record.text}/{record.question}/{record.choices}"
+    # Composed and decomposed Hangul are one text.
+    return f"text/{normalize('NFC', said)}"
 
 
 def _first_keys(sizes: Mapping[str, int], n: int, seed: int, most: int) -> set[str]:
