@@ -92,6 +92,8 @@ def test_nothing_is_guessed_of_a_name_like_no_other(here: Path) -> None:
 
 
 def test_a_baseline_may_be_meant(here: Path) -> None:
+    with pytest.raises(ConfigError, match="tfidf is a baseline, without layers or weights to start from"):
+        resolve_model("tfidf")
     with pytest.raises(ConfigError, match="'tf-idf' is no folder, .* did you mean tfidf"):
         resolve_model("tf-idf")
     assert set(names.BASELINE_NAMES) == set(BASELINES)

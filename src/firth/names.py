@@ -88,6 +88,8 @@ def unknown(name: str, sizes: Collection[str]) -> ConfigError:
     """The error for a name of a model to train that is neither there nor known."""
     if name in PUBLISHED:
         return ConfigError(f"{name!r} is no folder and no size here: {not_found(name, sizes)} (extra hub)")
+    if name in BASELINE_NAMES:
+        return ConfigError(f"{name} is a baseline, without layers or weights to start from: firth finetune fits it")
     near = _near(name, [*sizes, *BASELINE_NAMES])
     hint = f"did you mean {near}? " if near else ""
     return ConfigError(f"{name!r} is no folder, no shipped model and no size: {hint}{_NAMES}")

@@ -13,6 +13,7 @@ RESULT: dict[str, Any] = {
     "readings": {
         name: {
             "held_out": {"mean": mean, "sd": 0.0, "values": [mean]},
+            "dev": {"mean": 0.5, "sd": 0.0, "values": [0.5]},
             "features": {"layers": [number], "mix": "one"},
         }
         for number, (name, mean) in enumerate([("layer 0", 0.25), ("layer 1", 0.75)])
@@ -92,7 +93,7 @@ def test_the_best_reading_is_marked_and_its_settings_are_printed(
     firth, asked: list[tuple[Any, ...]], tmp_path: Path
 ) -> None:
     result = firth("probe", "--out", tmp_path / "p")
-    assert "  layer 0  0.2500\n  layer 1  0.7500 best\n" in result.out
+    assert "  layer 0  0.2500  dev 0.5000\n  layer 1  0.7500 best  dev 0.5000\n" in result.out
     assert "--set 'head.network.layers=[1]' --set head.network.mix=one" in result.out
     assert json.loads(firth("probe", "--out", tmp_path / "p", "--json").out) == RESULT
 

@@ -84,12 +84,12 @@ def probe(
         print_json(result)
         return
     print(f"{out}: {result['metric']} of a linear head per layer, on held-out training examples")
-    print_table(
-        [
-            (name, format_score(row["held_out"]) + " best" * (name == result["best"]))
-            for name, row in result["readings"].items()
-        ]
-    )
+    rows = []
+    for name, row in result["readings"].items():
+        dev = [f"{split} {format_score(row[split])}" for split in row if split not in ("features", "mix", "held_out")]
+        best = " best" * (name == result["best"])
+        rows.append((name, "  ".join([format_score(row["held_out"]) + best, *dev])))
+    print_table(rows)
     features = result["readings"][result["best"]]["features"]
     layers = f"head.network.layers={json.dumps(features['layers'])}"
     settings = [*result["settings"], layers, f"head.network.mix={features['mix']}"]

@@ -97,6 +97,7 @@ def build_vocab(
             raise InputError(f"no words in {reader.named} ({reader.report.documents} documents); give text to train on")
         with Progress("train vocabulary", size, "tokens") as progress:
             tokenizer = _train(kind, splitter, words.counts, size, score, lambda n: progress.advance(n - progress.done))
+            progress.advance(tokenizer.size - progress.done)
         report = _report(kind, tokenizer, words, reader, time.perf_counter() - started_at_s)
         tokenizer.save(folder)
         write_json(folder / "report.json", dataclasses.asdict(report))
