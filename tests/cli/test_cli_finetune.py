@@ -525,6 +525,13 @@ def test_a_baseline_is_not_fitted_on_a_cluster(firth, data: Path, tmp_path: Path
     assert not (tmp_path / "b").exists()
 
 
+def test_a_baseline_has_no_seed_and_is_scored_as_its_table_says(firth, data: Path, tmp_path: Path) -> None:
+    command = ("finetune", "--task", "classify", "--model", "tfidf", "--train", data / "t.tsv")
+    lines = firth(*command, "--out", tmp_path / "b").out.splitlines()
+    assert lines[1].startswith("  cross-validation, ") and lines[2] == "  cross-validation, by label"
+    assert json.loads((tmp_path / "b" / "results.json").read_text())["best_seed"] is None
+
+
 def test_scores_of_a_model_are_a_table_or_json(firth, tuned: tuple[Path, str], data: Path) -> None:
     plain = firth("evaluate", tuned[0], "--data", data / "d.tsv")
     found = json.loads(firth("evaluate", tuned[0], "--data", data / "d.tsv", "--json").out)

@@ -212,8 +212,8 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     )
     last = next(iter(results["dev"]), "held_out")
     if last in results.get("breakdown", {}):
-        # A baseline has no seed.
-        of = f" ({seed_name(results['best_seed'])})" if results["best_seed"] else ""
+        # A baseline has no seed; the first one may be 0.
+        of = "" if results["best_seed"] is None else f" ({seed_name(results['best_seed'])})"
         print(f"  {held_out if last == 'held_out' else last}, by label{of}")
         print_breakdown(results["breakdown"][last], results["dev"].get(last) or results["held_out"])
     if results["settings"] != [[]]:

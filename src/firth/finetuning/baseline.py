@@ -220,7 +220,7 @@ def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dic
         "held_out": {metric: summary([value]) for metric, value in fitted.held_out.scores.items()},
         "dev": dev,
         "breakdown": breakdown,
-        "best_seed": 0,
+        "best_seed": None,
         "calibration": fitted.calibration,
         "weightiest": weightiest(fitted.method, _SHOWN) if isinstance(fitted.method, Tfidf) else {},
         "runs": [],

@@ -1,7 +1,7 @@
 """``firth finetune``: train over seeds and settings on labelled examples, keep the best model, score it once.
 
 All choices (step, settings, seed, temperature, threshold) are made on held-out training examples; the dev
-file is scored once for each run of the chosen settings.
+file is scored once for each model of the chosen settings: that of each seed, or their average.
 
 out/
 ├── recipe.toml      resolved
@@ -45,13 +45,16 @@ class Finetuned:
 
     @property
     def scores(self) -> dict[str, dict[str, float]]:
-        """Mean of every score over the seeds, by dev split; held-out examples under ``"held_out"``."""
+        """Every score, by dev split; held-out examples under ``"held_out"``.
+
+        Means over the seeds; of averaged seeds, the scores of the one model.
+        """
         splits = {**self.results["dev"], "held_out": self.results["held_out"]}
         return {split: {name: score["mean"] for name, score in found.items()} for split, found in splits.items()}
 
     @property
     def model(self) -> Model | Baseline:
-        """Load the best run's model."""
+        """Load the model that is kept: the best run's, or the averaged one."""
         return load(self.out)
 
 

@@ -27,7 +27,7 @@ def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) 
         + (
             ", as papers do: its scores are optimistic."
             if on_dev
-            else "; the dev file was scored once for each run of the chosen settings."
+            else "; the dev file was scored once for each model of the chosen settings."
         )
     )
     for name, scores in results["dev"].items():
@@ -64,7 +64,8 @@ def add_scores(report: Report, scores: dict[str, Any], results: dict[str, Any], 
         report.table(["score", "value"], [[metric, f"{score['mean']:.4f}"] for metric, score in scores.items()])
     found = results.get("breakdown", {}).get(split)
     if found is not None:
-        report.text(f"Label by label, of one model ({seed_name(results['best_seed'])}):")
+        if results["best_seed"] is not None:  # a baseline has none
+            report.text(f"Label by label, of one model ({seed_name(results['best_seed'])}):")
         add_breakdown(report, found)
 
 

@@ -375,7 +375,7 @@ class Runs:
         return [{"seed": AVERAGE, "best": score, "settings": settings, "folder": str(folder.relative_to(self.out))}]
 
     def _keep(self, best: dict[str, Any]) -> None:
-        """Copy the best run's model to the top, with its scores; runs keep their scores and curves."""
+        """Copy the best model to the top, with its scores; runs keep their scores and curves."""
         kept, model = self.out / "model", self.out / best["folder"] / "model"
         recover(kept)
         # The copy is atomic; a stop may leave parts of the run's model behind, but a resume selects the same run.
