@@ -208,7 +208,7 @@ def _print(plan: "Suggestion", texts: tuple[str, ...]) -> None:
     if used_s < 60 * plan.minutes * 0.99:
         reads += f": done after {format_duration(used_s)}, as more than 40 epochs teach little"
     free = "" if plan.free_memory is None else f" of {plan.free_memory / 1e9:.1f} GB free"
-    vocabulary = "that of the corpus" if plan.counted else "as many as so much text can teach"
+    vocabulary = "that of the corpus" if plan.counted else "chosen by the amount of text"
     rows = [
         ("vocabulary", f"{plan.vocabulary:,} tokens: {vocabulary}"),
         ("model", f"{chosen.model}, about {format_count(chosen.parameters)} parameters: {_why(plan)}"),
