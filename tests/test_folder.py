@@ -369,7 +369,10 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is not a model folder: it has no config\.json"):
         read_model(tmp_path)
     (tmp_path / "recipe.toml").touch()
-    with pytest.raises(CheckpointError, match="is a run without a model yet"):
+    with pytest.raises(CheckpointError, match="without a model yet: let it train, or firth pretrain --resume"):
+        read_model(tmp_path)
+    (tmp_path / "identity.json").touch()
+    with pytest.raises(CheckpointError, match="without a model yet: let it train, or firth finetune --resume"):
         read_model(tmp_path)
 
 

@@ -6,12 +6,16 @@ import time
 import pytest
 
 from firth import progress
-from firth.progress import Progress, format_count, format_duration
+from firth.progress import Progress, columns_of, format_count, format_duration
 
 
 def test_durations_and_counts_are_short() -> None:
     assert [format_duration(s) for s in (0, 59.6, 75.2, 7261)] == ["0:00", "1:00", "1:15", "2:01:01"]
     assert [format_count(n) for n in (0, 7, 1234, 2.5e6, 3e9)] == ["0", "7", "1.23k", "2.5M", "3G"]
+
+
+def test_wide_characters_take_two_columns_of_a_terminal() -> None:
+    assert [columns_of(text) for text in ("", "abc", "고양이", "e\u0301")] == [0, 3, 6, 1]
 
 
 def test_a_line_says_share_rate_and_time_left() -> None:

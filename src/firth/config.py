@@ -219,9 +219,12 @@ def read_toml(path: Path) -> dict[str, Any]:
             data = read_whole(path)
         return _parse_toml(data.decode("utf-8-sig").replace("\r\n", "\n"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such recipe file") from None
+        hint = "" if path.suffix else f"; a model is given as --model {path}"
+        raise ConfigError(f"{path}: no such recipe file{hint}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder, expected a recipe file (.toml)") from None
+        raise ConfigError(
+            f"{path} is a folder, expected a recipe file (.toml); a model is given as --model {path}"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:

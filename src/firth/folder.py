@@ -180,11 +180,11 @@ def _card(
     return "\n".join(
         [
             "---",
-            "library_name: transformers",
+            *(["library_name: transformers"] if foreign else []),
             "tags: [firth]",
             "---",
             "",
-            f"# A {system_name} model ({task}) made by Firth",
+            f"# {system_name} model ({task}) made by Firth",
             "",
             *lines,
             "",
@@ -207,7 +207,9 @@ def find_model(path: str | Path) -> Path:
     if not folder.exists():
         raise ConfigError(f"{path}: no such model folder")
     if (folder / "recipe.toml").is_file():
-        raise CheckpointError(f"{path} is a run without a model yet: let it train, or resume it")
+        # A fine-tuning writes down first what it is of; a pre-training has its recipe for that.
+        verb = "finetune" if (folder / "identity.json").is_file() else "pretrain"
+        raise CheckpointError(f"{path} is a run without a model yet: let it train, or firth {verb} --resume {path}")
     raise CheckpointError(f"{path} is not a model folder: it has no config.json")
 
 

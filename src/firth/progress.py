@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
@@ -39,6 +40,11 @@ def format_count(n: float) -> str:
         if abs(n) >= limit:
             return f"{n / limit:.3g}{suffix}"
     return f"{n:.3g}"
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes: wide characters, such as Hangul, two, and combining ones none."""
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 class Progress:

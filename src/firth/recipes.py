@@ -28,7 +28,10 @@ def read_recipe_file(path: str | Path) -> dict[str, Any]:
         named = NAMED[str(path)]
         return {} if named is None else read_toml(named)
     if not Path(path).suffix and not Path(path).exists():
-        raise ConfigError(f"{path}: no such recipe; expected a file (.toml), or one of {', '.join(NAMED)}")
+        raise ConfigError(
+            f"{path}: no such recipe; expected a file (.toml), or one of {', '.join(NAMED)}; "
+            f"a model is given as --model {path}"
+        )
     return read_toml(Path(path))
 
 

@@ -302,6 +302,8 @@ def test_refusals_are_one_line_and_leave_nothing(
         (["--out", "run", "--model", "./m"], "--task"),
         (["--out", "run", "--model", "./m", "--task", "classify"], "--train is missing"),
         (["absent.toml", "--out", "run"], "absent.toml: no such recipe file"),
+        (["firth-mini-en", "--out", "run"], "no such recipe file; a model is given as --model firth-mini-en"),
+        ([".", "--out", "run"], ". is a folder, expected a recipe file (.toml); a model is given as --model ."),
         (["--resume", "run"], "run: no such folder; give the folder of a fine-tuning"),
         (["--resume", "."], ". is not a fine-tuning"),
         (

@@ -10,7 +10,7 @@ import pytest
 
 import firth.cli.app
 from firth.cli import main
-from firth.cli.shared import importing, lines_from
+from firth.cli.shared import importing, lines_from, print_table
 from firth.errors import CheckpointError, ConfigError, InputError, SaveError, TrainingError
 
 VERBS = [
@@ -383,3 +383,8 @@ def test_garbage_is_collected_again_after_imports() -> None:
         assert not gc.isenabled()
         raise ImportError
     assert gc.isenabled()
+
+
+def test_tables_of_wide_names_line_up(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([("긍정", "1"), ("neutral", "2")])
+    assert capsys.readouterr().out == "  긍정     1\n  neutral  2\n"

@@ -145,6 +145,10 @@ def test_refusals_are_one_line_and_leave_nothing(
         (["--out", "run"], "--corpus"),
         (["--out", "run", "--corpus", "CORPUS"], "--model"),
         (["absent.toml", "--out", "run"], "absent.toml: no such recipe file"),
+        (
+            ["bert-mini", "--out", "run"],
+            "bert-mini: no such recipe; expected a file (.toml), or one of small",
+        ),
         (["--resume", "run"], "run: no such folder; give the folder of a run"),
         (["--resume", "."], ". is not a run"),
         (["--resume", "run", "--steps", "5", "--set", "a.b=c"], "leave out --steps, --set"),

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_language_models import tiny_language_model
 
 from firth.cli import main
 from firth.errors import ConfigError
 from firth.finetuning import features
 from firth.finetuning.probe import probe, readings
+from firth.folder import write_model
 
 SETTINGS = ["train.precision=float32", "train.epochs=2", "train.batch_examples=4"]
 
@@ -29,10 +31,11 @@ def plain(tiny_run: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_readings_are_every_layer_alone_and_their_mixes() -> None:
-    names = [reading.name for reading in readings(12)]
+    names = [reading.name for reading in readings([8] * 13)]
     assert len(names) == 13 + 4 and len(set(names)) == len(names)
-    assert "last four concatenated" in names and "last four concatenated" not in [r.name for r in readings(4)]
-    assert readings(12)[0].features["layers"] == list(range(13)), "the first one needs all layers"
+    assert "last four concatenated" in names and "last four concatenated" not in [r.name for r in readings([8] * 5)]
+    assert readings([8] * 13)[0].features["layers"] == list(range(13)), "the first one needs all layers"
+    assert {r.features["mix"] for r in readings([4, 8, 4])} == {"one", "concat"}, "layers of unequal widths"
 
 
 def test_a_probe_compares_all_readings_and_reads_the_text_once(
@@ -51,7 +54,7 @@ def test_a_probe_compares_all_readings_and_reads_the_text_once(
     out = tmp_path / "probe"
     result = probe(plain, SETTINGS, "test", out, tell=lambda text: None)
     assert filled == [[0, 1, 2]]
-    assert set(result["readings"]) == {r.name for r in readings(2)}
+    assert set(result["readings"]) == {r.name for r in readings([8] * 3)}
     assert result["readings"][result["best"]]["held_out"]["mean"] == max(
         row["held_out"]["mean"] for row in result["readings"].values()
     )
@@ -104,3 +107,16 @@ def test_a_probe_that_was_stopped_leaves_nothing_and_is_begun_again(plain: dict[
         probe(plain, SETTINGS, "test", tmp_path / "out", tell=stop)
     assert not (tmp_path / "out").exists()
     assert probe(plain, SETTINGS, "test", tmp_path / "out", tell=lambda text: None)["best"]
+
+
+def test_layers_of_unequal_widths_are_probed_apart_and_concatenated(plain: dict[str, Any], tmp_path: Path) -> None:
+    loaded = tiny_language_model("awd-lstm").loaded
+    model = tmp_path / "awd"
+    model.mkdir()
+    write_model(model, loaded.system_name, loaded.task, loaded.objective, loaded.tokenizer, loaded.provenance)
+    file = tmp_path / "names.conll"
+    file.write_text("\n\n".join(f"a{i % 6} NOUN\nb{i % 5} VERB" for i in range(24)) + "\n", "utf-8")
+    data = {"train": str(file), "dev": str(file)}
+    recipe = plain | {"model": str(model), "data": data}
+    result = probe(recipe, SETTINGS, "test", tmp_path / "out", tell=lambda text: None)
+    assert "all concatenated" in result["readings"] and "sum of all" not in result["readings"]

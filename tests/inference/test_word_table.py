@@ -98,7 +98,7 @@ def test_any_model_of_whole_words_will_do(tiny_run: Path, tiny_word_corpus: Path
     table = open_table(tmp_path / "run")
     assert table.rows.shape[1] == 8
     assert len(table.nearest(table.words[10], 4)) == 4
-    with pytest.raises(ConfigError, match="a bert model .* has no vectors of whole words"):
+    with pytest.raises(ConfigError, match="bert models .* have no vectors of whole words"):
         open_table(tiny_run)
 
 

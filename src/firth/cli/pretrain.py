@@ -15,8 +15,8 @@ from firth.cli.shared import (
     ProcessesFlag,
     counted,
     print_fill_mask_next,
+    print_generate_next,
     print_json,
-    print_next,
     shell,
 )
 from firth.config import to_toml
@@ -245,7 +245,7 @@ def _report(outcome: "Outcome") -> int:
     if recipe.row.predict == "masked":
         print_fill_mask_next(outcome.run)
     elif recipe.system == "gpt":
-        print_next("firth", "generate", outcome.run, "The capital of France is")
+        print_generate_next(outcome.run)
     elif recipe.row.predict == "translation":
         print(f"next: {shell('firth', 'translate', outcome.run)} < lines.txt")
     else:

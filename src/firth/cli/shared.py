@@ -19,7 +19,7 @@ from firth.config import is_open_stream
 from firth.errors import InputError, UsageError, printable
 from firth.files import check_regular
 from firth.inference.precision import Precision
-from firth.progress import say
+from firth.progress import columns_of, say
 
 if TYPE_CHECKING:
     from firth.inference.model import Model
@@ -113,9 +113,9 @@ def _finite(data: Any) -> Any:
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
     """Print indented lines of name and value."""
     shown = [(printable(name), printable(value)) for name, value in rows]
-    width = max(len(name) for name, _ in shown)
+    width = max(columns_of(name) for name, _ in shown)
     for name, value in shown:
-        print(f"  {name:{width}}  {value}")
+        print(f"  {name}{' ' * (width - columns_of(name))}  {value}")
 
 
 def print_next(*command: str | Path, why: str = "") -> None:
@@ -125,13 +125,21 @@ def print_next(*command: str | Path, why: str = "") -> None:
 
 def print_fill_mask_next(model: str | Path) -> None:
     """Print how to fill a mask with a model, in the language of its vocabulary."""
+    text = "한강은 서울을 [MASK] 강이다." if _reads_korean(model) else "The capital of France is [MASK]."
+    print_next("firth", "fill-mask", model, text)
+
+
+def print_generate_next(model: str | Path) -> None:
+    """Print how to generate text with a model, in the language of its vocabulary."""
+    print_next("firth", "generate", model, "한강은 서울을" if _reads_korean(model) else "The capital of France is")
+
+
+def _reads_korean(model: str | Path) -> bool:
     from firth.folder import find_model
     from firth.text.hangul import is_korean
     from firth.text.tokenizer import Tokenizer
 
-    korean = is_korean(Tokenizer.load(find_model(model)))
-    text = "한강은 서울을 [MASK] 강이다." if korean else "The capital of France is [MASK]."
-    print_next("firth", "fill-mask", model, text)
+    return is_korean(Tokenizer.load(find_model(model)))
 
 
 def shell(*command: str | Path) -> str:

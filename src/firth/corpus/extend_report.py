@@ -69,7 +69,7 @@ def write_extend_report(path: Path, report: ExtendReport, name: str) -> None:
     """Write ``report.html``; needs the extra ``report`` (ConfigError without it)."""
     page = Report(f"A vocabulary extended: {name}")
     page.text(
-        f"{report.added:,} tokens were added to the {report.size_before:,} of a {report.system} model. Old tokens "
+        f"{report.added:,} tokens were added to the {report.size_before:,} of the {report.system} model. Old tokens "
         f"keep their ids and weights; a new one is initialised with the mean of the tokens that it replaces."
     )
     parts = [("text", report.text)] + ([("held-out", report.held_out)] if report.held_out else [])

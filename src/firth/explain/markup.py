@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from firth.page import COLOURS
+from firth.progress import columns_of
 
 # Weights below this are as good as invisible: leaving them out makes pictures of many heads ten times smaller.
 FAINTEST = 0.01
@@ -50,8 +51,7 @@ def escaped(text: str) -> str:
 
 def text_width(text: str) -> float:
     """About how wide a text of 12 px is, in px: wide characters count twice, combining ones not at all."""
-    n = sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in visible(text))
-    return _CHARACTER * n
+    return _CHARACTER * columns_of(visible(text))
 
 
 @dataclass(frozen=True, slots=True)

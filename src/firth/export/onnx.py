@@ -70,7 +70,7 @@ class Int8:
 def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:
     """ConfigError for a model without an ONNX form, and for an int8 that nothing could be measured for."""
     if loaded.system_name not in SYSTEMS:
-        raise ConfigError(f"{name} is a {loaded.system_name}: only models of {' and '.join(SYSTEMS)} become ONNX")
+        raise ConfigError(f"{name} is {loaded.system_name}: only models of {' and '.join(SYSTEMS)} become ONNX")
     try:
         make_padded(loaded.objective, _absent(loaded))
     except ConfigError as error:

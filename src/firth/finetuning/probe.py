@@ -43,14 +43,19 @@ class Reading:
     features: dict[str, Any]
 
 
-def readings(n_layers: int) -> list[Reading]:
-    """Every single layer; all summed, in a scalar mix, concatenated; the last four concatenated."""
-    every = list(range(n_layers + 1))
-    mixes = [
-        Reading("scalar mix of all", {"layers": every, "mix": "scalar"}),
-        Reading("sum of all", {"layers": every, "mix": "sum"}),
-        Reading("all concatenated", {"layers": every, "mix": "concat"}),
-    ]
+def readings(widths: Sequence[int]) -> list[Reading]:
+    """Every single layer; all summed, in a scalar mix, concatenated; the last four concatenated.
+
+    ``widths``: of the layers' vectors, the embeddings first. Those of different widths are only concatenated.
+    """
+    every, n_layers = list(range(len(widths))), len(widths) - 1
+    mixes = [Reading("all concatenated", {"layers": every, "mix": "concat"})]
+    if len(set(widths)) == 1:
+        mixes = [
+            Reading("scalar mix of all", {"layers": every, "mix": "scalar"}),
+            Reading("sum of all", {"layers": every, "mix": "sum"}),
+            *mixes,
+        ]
     if n_layers > 4:
         mixes.append(Reading("last four concatenated", {"layers": every[-4:], "mix": "concat"}))
     names = {0: "embeddings", n_layers: f"layer {n_layers} (top)"}
@@ -92,14 +97,14 @@ def _probe(
     machine = find_machine(recipe.train.precision)
     for note in labelled.notes:
         tell(note)
-    n_layers = len(base.encoder(recipe.train.seed, None).widths) - 1
+    every = readings(base.encoder(recipe.train.seed, None).widths)
     seeds = range(recipe.train.seed, recipe.train.seed + recipe.train.seeds)
     train, held = split_of(base, recipe, labelled.train).examples, split_of(base, recipe, labelled.held)
     dev = {name: split_of(base, recipe, records) for name, records in labelled.dev.items()}
     found: dict[str, dict[str, Any]] = {}
     try:
-        for number, reading in enumerate(readings(n_layers)):
-            tell(f"reading {number + 1} of {len(readings(n_layers))}: {reading.name}")
+        for number, reading in enumerate(every):
+            tell(f"reading {number + 1} of {len(every)}: {reading.name}")
             variant = _read_as(recipe, reading)
             runs = []
             for seed in seeds:

@@ -101,7 +101,7 @@ def write_released_gpt(folder: Path, loaded: Loaded) -> Findings:
 def write_published_elmo(folder: Path, loaded: Loaded) -> Findings:
     """Write the published files of ELMo."""
     if loaded.system_name != "elmo":
-        raise ConfigError(f"this is a {loaded.system_name}: the format elmo is for elmo")
+        raise ConfigError(f"this model is {loaded.system_name}: the format elmo is for elmo")
     config, where = loaded.objective.encoder.config, (folder / elmo.OPTIONS, folder / elmo.WEIGHTS)
     state = {name: t for name, t in loaded.objective.state_dict().items() if name.startswith("encoder.")}
     elmo.write_elmo(folder, config, state)
@@ -130,7 +130,7 @@ def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:
     """Raise ConfigError for a model that the other tool does not support."""
     options: Any = loaded.objective.config
     if loaded.system.huggingface is not None and loaded.system_name not in systems:
-        raise ConfigError(f"this is a {loaded.system_name}: the format {key} is for {' and '.join(systems)}")
+        raise ConfigError(f"this model is {loaded.system_name}: the format {key} is for {' and '.join(systems)}")
     if tensor_names(loaded.system_name, loaded.task, options) is None:
         what = f"a model of system {loaded.system_name} for {loaded.task}"
         raise ConfigError(f"{what} has parts that only Firth has{_without_them(options)}")

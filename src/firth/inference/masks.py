@@ -66,7 +66,7 @@ def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
     """The masked-LM objective of a model; ConfigError if it has none, and for a wrong ``top_k``."""
     if loaded.system.predict != "masked" or not isinstance(loaded.objective, MaskedLM):
         raise ConfigError(
-            f"a {loaded.system_name} model for {loaded.task} cannot fill masks: that takes a pre-trained BERT with its "
+            f"{loaded.system_name} models for {loaded.task} cannot fill masks: that takes a pre-trained BERT with its "
             f"masked-LM head, such as firth fill-mask {_masked_base(loaded)} TEXT"
         )
     if "mlm" in loaded.untrained:

@@ -450,7 +450,7 @@ def load_model(
         pack_linears(loaded.objective.encoder, place)
         return Model(loaded, place, path=words, n_parameters=n_parameters)
     if not loaded.objective.encoder.regions():
-        raise ConfigError(f"compile: a {loaded.system_name} model has no blocks to compile: leave it out")
+        raise ConfigError(f"compile: {loaded.system_name} models have no blocks to compile: leave it out")
     if not compile_regions(loaded.objective.encoder, place):
         raise ConfigError("compile: this machine has no compiler for it (g++ or clang++): install one, or leave it out")
     return Model(loaded, place, path=f"{words}, compiled", n_parameters=n_parameters)

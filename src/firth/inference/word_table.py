@@ -189,7 +189,7 @@ def table_of(loaded: Loaded) -> WordTable:
         rows = None
     if tokenizer.kind is not WORDS or rows is None:
         raise ConfigError(
-            f"a {loaded.system_name} model with a {tokenizer.kind.name} tokenizer has no vectors "
+            f"{loaded.system_name} models with a {tokenizer.kind.name} tokenizer have no vectors "
             "of whole words: choose a model of the system vectors"
         )
     return _table(rows, encoder if isinstance(encoder, Vectors) else None, tokenizer)

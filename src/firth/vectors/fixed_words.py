@@ -69,8 +69,8 @@ def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Findings]:
     encoder = loaded.objective.encoder
     if not isinstance(encoder, MtLstm) or not encoder.config.fixed_words:
         raise ConfigError(
-            f"--vectors is for encoders that read word vectors as they are (cove): this is a {loaded.system_name} "
-            "that has learnt its own"
+            f"--vectors is for encoders that read word vectors as they are (cove): this model is {loaded.system_name}, "
+            "which has learnt its own"
         )
     file = _of_width(encoder, path)
     with tempfile.TemporaryFile() as rows:

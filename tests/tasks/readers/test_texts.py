@@ -144,7 +144,8 @@ BAD_TABLES = [
     ("a\tb\n", "text=a,label=c", {}, r":1: found no column 'c' in the header"),
     ("a\ta\n", "text=a,label=a", {}, r":1: found 2 column 'a' in the header"),
     ("a\tb\n", "text=a,label=b", {"header": False}, r":1: the column 'a' is a name, but the file has no header"),
-    ("id\ttext\tlabel\nn\ta\tx\nn\tb\tx\n", "", {}, r":3: found the id 'n' again \(first at .*:2\)"),
+    ("id\ttext\tlabel\nn\ta\tx\nn\tb\tx\n", "", {}, r":3: found the id 'n' again \(first at .*:2\).*out: --columns"),
+    ("i\tt\tl\nn\ta\tx\nn\tb\tx\n", "id=i,text=t,label=l", {}, r":3: found the id 'n' again .*: rename or remove one$"),
 ]
 
 
@@ -159,6 +160,8 @@ def test_bad_tables(tmp_path: Path, text: str, columns: str, options: dict[str, 
     [
         ('{"label": "x"}', {}, r":1: found no 'text' or 'sentence' .*\(keys: 'label'\); add the text"),
         ('{"text": "a"}', {}, r":1: found no 'label' or 'labels'"),
+        ('{"text": null, "label": "x"}', {}, r":1: found null for 'text'; add the text, or remove the row"),
+        ('{"text": "a", "label": null}', {}, r":1: found null for 'label'; add the label, or remove the row"),
         ('{"text": 5, "label": "x"}', {}, r":1: found a number as text"),
         ('{"text": "a", "label": 1.5}', {}, r":1: found a number as label"),
         ('{"text": "a", "label": ["x"]}', {}, r":1: found a list as label"),

@@ -241,8 +241,11 @@ def make_each(items: Iterable[Item], make: Callable[[Item], Made], problems: Pro
         yield made
 
 
-def check_records(path: Path, records: Iterable[R], problems: Problems) -> Iterator[R]:
-    """Check that ids are unique (if ``problems`` asks for it); InputError if there is no record."""
+def check_records(path: Path, records: Iterable[R], problems: Problems, *, advice: str = "") -> Iterator[R]:
+    """Check that ids are unique (if ``problems`` asks for it); InputError if there is no record.
+
+    ``advice``: what else can be done about a repeated id.
+    """
     seen: dict[str, str] = {}
     n_records = 0
     for record in records:
@@ -250,7 +253,7 @@ def check_records(path: Path, records: Iterable[R], problems: Problems) -> Itera
             problems.add(
                 InputError(
                     f"{record.where}: found the id {record.id!r} again (first at {seen[record.id]}); "
-                    "expected every id once: rename or remove one"
+                    f"expected every id once: rename or remove one{advice}"
                 )
             )
             continue

@@ -130,7 +130,8 @@ def read_texts(
     else:
         rows = _table_rows(path, form, problems, layout, labelled)
     records = make_each(_kept(rows, layout, problems), lambda row: _record(row, layout, labelled), problems)
-    return check_records(path, records, problems)
+    advice = "" if layout.columns.given() else ", or leave the ids out: --columns text=NAME,label=NAME"
+    return check_records(path, records, problems, advice=advice)
 
 
 def _form_of(path: Path) -> Form:
@@ -394,6 +395,8 @@ def _json_parts(row: dict[str, Any], layout: TextFormat, labelled: bool, where: 
         if present:
             parts[part] = _dotted(row, present[0])
         elif part == "text" or (part in given and part != "label") or (part == "label" and labelled):
+            if null := next((name for name in names if name in row), ""):
+                raise InputError(f"{where}: found null for {null!r}; add the {part}, or remove the row")
             what = " or ".join(map(repr, names))
             found = ", ".join(map(repr, row)) or "none"
             example = "text=KEY" if not labelled else "text=KEY,label=KEY"
