@@ -21,7 +21,7 @@ from firth.bench.measure import in_turn
 from firth.layers import recurrent
 from firth.layers.recurrent import BiRNN
 from firth.machine import has_fast_bfloat16
-from firth.packed import Rows, to_padded
+from firth.packed import Rows, like_lengths, to_padded
 
 WIDTH, LAYERS = 256, 2
 COLUMNS: measure.Columns = (
@@ -94,7 +94,8 @@ def compared(kind: str, dtype: torch.dtype, options: Namespace) -> tuple[list[An
     difference = max(float((out - outs[0]).detach().abs().max()) for out in outs)
     spreads = in_turn({name: partial(step, form, x, rows, dtype) for name, form in forms.items()}, options.repeats)
     slots = {
-        name: sum(len(group) * lengths[group].max() for group in recurrent.like_lengths(lengths, n)) / rows.n_tokens
+        name: sum(len(group) * lengths[group].max() for group in like_lengths(lengths, lengths, n * lengths))
+        / rows.n_tokens
         for name, n in steps.items()
     }
     table = [

@@ -1,5 +1,6 @@
 """Packed rows: the plan is a partition of the tokens, and a rectangle and back is the identity."""
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,12 +12,16 @@ from hypothesis import strategies as st
 from firth.packed import (
     GROUP_MULTIPLE,
     LENGTH_BUCKETS,
+    RECTANGLE_COST,
+    SHORT_ROW,
+    SLOT_COST,
     Hidden,
     Rows,
     Tokens,
     Words,
     from_padded,
     kept_layers,
+    like_lengths,
     plan_groups,
     to_padded,
 )
@@ -79,15 +84,51 @@ def test_the_plan_holds_every_token_once(lengths: list[int]) -> None:
 
 @settings(max_examples=50)
 @given(LENGTHS)
-def test_groups_are_of_near_equal_length(lengths: list[int]) -> None:
+def test_groups_of_long_rows_are_of_near_equal_length(lengths: list[int]) -> None:
     rows = Rows.from_lengths(lengths)
     row = 0
     for n, longest, ragged in rows.plan.groups.tolist():
         members = rows.plan.lengths[row : row + n].tolist()
         assert longest == max(members)
-        assert longest - min(members) < GROUP_MULTIPLE
+        assert longest < SHORT_ROW or longest - min(members) < GROUP_MULTIPLE
         assert ragged == (min(members) < longest)
         row += n
+
+
+def partitions(items: list[int]) -> Iterator[list[list[int]]]:
+    """All ways to cut a list into pieces of neighbours."""
+    for cuts in itertools.product([False, True], repeat=len(items) - 1):
+        pieces = [[items[0]]]
+        for item, cut in zip(items[1:], cuts, strict=True):
+            pieces.append([item]) if cut else pieces[-1].append(item)
+        yield pieces
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0, 20))
+def test_rows_of_like_lengths_take_the_fewest_slots(lengths: list[int], extra: float) -> None:
+    each = np.array(lengths)
+    groups = like_lengths(each, each, extra * each)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(len(lengths)))
+    cost = sum(max(lengths[i] for i in group) * (len(group) + extra) for group in groups)
+    ordered = sorted(lengths, reverse=True)
+    least = min(sum(piece[0] * (len(piece) + extra) for piece in pieces) for pieces in partitions(ordered))
+    assert cost == pytest.approx(least)
+    longest = [max(lengths[i] for i in group) for group in groups]
+    assert longest == sorted(longest, reverse=True)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 80), min_size=1, max_size=8))
+def test_short_rows_share_rectangles_where_that_costs_least(lengths: list[int]) -> None:
+    groups = [(n, longest) for n, longest, _ in Rows.from_lengths(lengths).plan.groups.tolist() if longest < SHORT_ROW]
+    cost = sum(n * longest * (longest + SLOT_COST) + RECTANGLE_COST for n, longest in groups)
+    ordered = sorted((length for length in lengths if length < SHORT_ROW), reverse=True)
+    found = (
+        sum(len(piece) * piece[0] * (piece[0] + SLOT_COST) + RECTANGLE_COST for piece in pieces)
+        for pieces in partitions(ordered)
+    )
+    assert cost == pytest.approx(min(found) if ordered else 0)
 
 
 @settings(max_examples=50)
@@ -99,7 +140,7 @@ def test_in_order_says_that_slots_are_tokens(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "in_order"),
-    [([5, 5, 5], True), ([20, 5], False), ([5, 20], True), ([5, 4], False), ([7], True)],
+    [([5, 5, 5], True), ([20, 5], False), ([5, 20], False), ([5, 90], True), ([5, 4], False), ([7], True)],
 )
 def test_in_order_where_it_is_known(lengths: list[int], in_order: bool) -> None:
     assert Rows.from_lengths(lengths).plan.in_order is in_order

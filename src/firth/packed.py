@@ -25,9 +25,11 @@ JOINT_PROJECTIONS = {"query_key_value": 3, "key_value": 2}
 
 # Ceilings of ``Rows.max_length``: kernels and compiled graphs see few different values.
 LENGTH_BUCKETS = (32, 64, 128, 256, 512)
-# Rows share a rectangle in the plan if they are of one length, or above SHORT_ROW if their lengths round up to the same
-# multiple (at most 7 slots wasted a row). Source: benchmarks/attention.py.
-SHORT_ROW = 16
+# Rows shorter than SHORT_ROW share a rectangle in the plan where that costs least: a rectangle of its own costs as much
+# as the scores of so many pairs of slots, each slot as much as so many. Longer rows share one if their lengths round up
+# to the same multiple (at most 7 slots wasted a row). Source: benchmarks/attention.py.
+SHORT_ROW = 64
+RECTANGLE_COST, SLOT_COST = 4000.0, 64.0
 GROUP_MULTIPLE = 8
 
 
@@ -107,6 +109,28 @@ def plan_groups(lengths: np.ndarray, row_groups: Sequence[np.ndarray]) -> Plan:
     )
 
 
+def like_lengths(lengths: np.ndarray, row_costs: np.ndarray, group_costs: np.ndarray | float) -> list[np.ndarray]:
+    """Divide rows (row numbers) into groups of like lengths, the longest first, that cost least in all.
+
+    A group costs, as its longest row: its number of rows × ``row_costs`` + ``group_costs``.
+    """
+    each, first, counts = np.unique(-lengths, return_index=True, return_counts=True)
+    a_row, a_group = row_costs[first], np.broadcast_to(group_costs, lengths.shape)[first]
+    rows_before = np.concatenate([[0], np.cumsum(counts)])
+    least, begins = np.zeros(len(each) + 1), np.zeros(len(each), np.int64)
+    for end in range(1, len(each) + 1):
+        # The last group spans length indices ``begin`` to ``end``.
+        costs = least[:end] + a_row[:end] * (rows_before[end] - rows_before[:end]) + a_group[:end]
+        begins[end - 1] = costs.argmin()
+        least[end] = costs.min()
+    groups, end = list[np.ndarray](), len(each)
+    while end:
+        begin = begins[end - 1]
+        groups.append(np.flatnonzero((-lengths >= each[begin]) & (-lengths <= each[end - 1])))
+        end = begin
+    return groups[::-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Rows(_Moves):
     """Where each of B rows begins and ends among T tokens: row b is ``[offsets[b]:offsets[b + 1]]``."""
@@ -124,9 +148,11 @@ class Rows(_Moves):
             raise ValueError(f"every row needs at least one token, got lengths {sizes.tolist()}")
         offsets = np.concatenate(([0], np.cumsum(sizes)))
         starts, longest = offsets[:-1], int(sizes.max())
-        ceilings = np.where(sizes <= SHORT_ROW, sizes, -(-sizes // GROUP_MULTIPLE) * GROUP_MULTIPLE)
-        order = np.argsort(ceilings, kind="stable")
-        row_groups = np.split(order, np.flatnonzero(np.diff(ceilings[order])) + 1)
+        short, long = np.flatnonzero(sizes < SHORT_ROW), np.flatnonzero(sizes >= SHORT_ROW)
+        each = sizes[short]
+        row_groups = [short[group] for group in like_lengths(each, each * (each + SLOT_COST), RECTANGLE_COST)][::-1]
+        ceilings = -(-sizes[long] // GROUP_MULTIPLE)
+        row_groups += [long[ceilings == ceiling] for ceiling in np.unique(ceilings)]
         return cls(
             offsets=torch.from_numpy(offsets.astype(np.int32)),
             positions=torch.from_numpy(np.arange(offsets[-1]) - np.repeat(starts, sizes)),

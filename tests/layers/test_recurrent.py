@@ -1,16 +1,12 @@
 """Bidirectional LSTM and GRU over packed rows against torch's own on one row at a time."""
 
-import itertools
-from collections.abc import Iterator
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from firth.layers.recurrent import BiRNN, Cell, by_time, like_lengths, rectangles
+from firth.layers.recurrent import BiRNN, Cell, by_time, rectangles
 from firth.packed import Rows
 
 LENGTHS = [[1], [4], [1, 1, 1], [2, 5, 1], [5, 2, 2, 7, 1, 7], [2, 30, 1, 2, 40, 3]]  # the last in two rectangles
@@ -36,28 +32,6 @@ def test_order_reads_every_row_forward_once(lengths: list[int]) -> None:
     of_row = rows.row_of_token()
     for step, following in zip(steps, steps[1:], strict=False):
         assert torch.equal(of_row[step][: len(following)], of_row[following])
-
-
-def partitions(items: list[int]) -> Iterator[list[list[int]]]:
-    """All ways to cut a list into pieces of neighbours."""
-    for cuts in itertools.product([False, True], repeat=len(items) - 1):
-        pieces = [[items[0]]]
-        for item, cut in zip(items[1:], cuts, strict=True):
-            pieces.append([item]) if cut else pieces[-1].append(item)
-        yield pieces
-
-
-@settings(max_examples=60)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.floats(0, 20))
-def test_rows_of_like_lengths_take_the_fewest_slots(lengths: list[int], extra: float) -> None:
-    groups = like_lengths(np.array(lengths), extra)
-    assert sorted(np.concatenate(groups).tolist()) == list(range(len(lengths)))
-    cost = sum(max(lengths[i] for i in group) * (len(group) + extra) for group in groups)
-    ordered = sorted(lengths, reverse=True)
-    least = min(sum(piece[0] * (len(piece) + extra) for piece in pieces) for pieces in partitions(ordered))
-    assert cost == pytest.approx(least)
-    longest = [max(lengths[i] for i in group) for group in groups]
-    assert longest == sorted(longest, reverse=True)
 
 
 def test_rectangles_by_hand() -> None:

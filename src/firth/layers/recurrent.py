@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.dropout import Dropout
-from firth.packed import Carry, Plan, Rows, plan_groups
+from firth.packed import Carry, Plan, Rows, like_lengths, plan_groups
 
 # Fixed cost of a step, in sequences: decides when a further rectangle pays off.
 # Source: benchmarks/recurrent.py, on a CPU. On a GPU all sequences run at once; not measured there.
@@ -45,7 +44,7 @@ def rectangles(rows: Rows) -> Rectangles:
     if rows.offsets.device.type != "cpu":
         return one_rectangle(rows)
     lengths = rows.lengths.numpy()
-    groups = like_lengths(lengths, _STEP_ROWS)
+    groups = like_lengths(lengths, lengths, _STEP_ROWS * lengths)
     return Rectangles(plan_groups(lengths, groups), tuple(map(torch.from_numpy, groups)))
 
 
@@ -59,25 +58,6 @@ def one_rectangle(rows: Rows) -> Rectangles:
     sizes = torch.tensor([(n_rows, n_slots, filled), (n_rows, longest, not filled)], dtype=torch.int64)
     flat = torch.cat([lengths, gather.flatten(), scatter])
     return Rectangles(Plan(flat=flat, sizes=sizes), (torch.arange(n_rows, device=device),))
-
-
-def like_lengths(lengths: np.ndarray, extra: float) -> list[np.ndarray]:
-    """Group sequence indices, longest first, to minimise the sum of longest × (sequences + ``extra``)."""
-    each, counts = np.unique(lengths, return_counts=True)
-    each, counts = each[::-1], counts[::-1]
-    rows_before = np.concatenate([[0], np.cumsum(counts)])
-    least, begins = np.zeros(len(each) + 1), np.zeros(len(each), np.int64)
-    for end in range(1, len(each) + 1):
-        # The last group spans length indices ``begin`` to ``end``.
-        costs = least[:end] + each[:end] * (rows_before[end] - rows_before[:end] + extra)
-        begins[end - 1] = costs.argmin()
-        least[end] = costs.min()
-    groups, end = list[np.ndarray](), len(each)
-    while end:
-        begin = begins[end - 1]
-        groups.append(np.flatnonzero((lengths <= each[begin]) & (lengths >= each[end - 1])))
-        end = begin
-    return groups[::-1]
 
 
 def run_over(
