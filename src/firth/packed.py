@@ -29,7 +29,7 @@ LENGTH_BUCKETS = (32, 64, 128, 256, 512)
 # as the scores of so many pairs of slots, each slot as much as so many. Longer rows share one if their lengths round up
 # to the same multiple (at most 7 slots wasted a row). Source: benchmarks/attention.py.
 SHORT_ROW = 64
-RECTANGLE_COST, SLOT_COST = 4000.0, 64.0
+RECTANGLE_COST, SLOT_COST = 8000.0, 64.0
 GROUP_MULTIPLE = 8
 
 

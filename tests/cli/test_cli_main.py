@@ -292,7 +292,10 @@ def test_names_that_are_not_utf8_are_refused_at_once(
         RuntimeError("can't start new thread"),
     ],
 )
-@pytest.mark.parametrize(("command", "helps"), [("pretrain", "train.batch_tokens"), ("predict", "--precision auto")])
+@pytest.mark.parametrize(
+    ("command", "helps"),
+    [("pretrain", "train.batch_tokens"), ("predict", "--precision auto"), ("vocab", "fewer --workers, or less text")],
+)
 def test_too_little_memory_is_one_line(firth, monkeypatch, error, command, helps) -> None:  # type: ignore[no-untyped-def]
     def fail(tokens: object) -> int:
         raise error

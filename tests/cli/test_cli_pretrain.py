@@ -1,11 +1,14 @@
 """``firth pretrain``: recipes, refusals, what it says at the end."""
 
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from firth.pretraining.run import Outcome
 
 TINY = [
     "--recipe",
@@ -194,6 +197,22 @@ def test_replay_prints_a_batch_as_json(firth, tiny_run: Path) -> None:
 def test_replay_of_a_place_that_is_none(firth, tiny_run: Path, place: str) -> None:
     result = firth("pretrain", "--resume", tiny_run, "--replay", place)
     assert result.code == 2 and place in result.complaint
+
+
+def test_a_run_whose_corpus_was_moved(firth, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    recipe = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(re.sub('corpus = ".*"', 'corpus = "moved"', recipe))
+    result = firth("pretrain", "--resume", run)
+    assert (
+        result.code == 2
+        and "moved: the run's corpus is not there: give its new place with --corpus" in result.complaint
+    )
+    stopped = Outcome(run=run, step=1, best=None, finished=False)
+    monkeypatch.setattr("firth.pretraining.run.resume", lambda *_, **__: stopped)
+    result = firth("pretrain", "--resume", run, "--corpus", "new place")
+    assert result.code == 130 and f"--resume {run} --corpus 'new place'" in result.complaint
 
 
 def test_a_corpus_of_an_older_layout_or_damaged(firth, tiny_corpus: Path, tmp_path: Path) -> None:

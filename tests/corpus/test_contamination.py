@@ -121,6 +121,7 @@ def test_quotes_can_be_written(tmp_path: Path) -> None:
         ("a.txt", "", "no text of 8 words or more"),
         ("a.json", "{", "a.json: not JSON"),
         ("a.jsonl", '{"a": 1}\n[', "a.jsonl:2: not JSON"),
+        ("a.jsonl", '\n\n{"a": 1}\n\n[', "a.jsonl:5: not JSON"),
     ],
 )
 def test_files_that_cannot_serve(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -1,7 +1,9 @@
 """firth prepare: what a shard holds, for any number of workers, after a kill, at any size."""
 
 import itertools
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +81,30 @@ def test_other_text_for_evaluation(tiny_text: Path, tiny_vocab: Path, tmp_path: 
     other.write_text("A quiet garden. The old farmer walked to the river.\n\nEvery Sunday.\n")
     report = prepare([tiny_text], tiny_vocab, tmp_path / "corpus", dev=[other], workers=1)
     assert report.dev_documents == 2
+
+
+def test_no_file_is_both_trained_on_and_held_out(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    shutil.copy(tiny_text, folder / "train.txt")
+    shutil.copy(tiny_text, folder / "dev.txt")
+    with pytest.raises(ConfigError, match=r"dev\.txt is in TEXT and in --dev: leave it out of one"):
+        prepare([folder], tiny_vocab, tmp_path / "corpus", dev=[folder / "dev.txt"], workers=1)
+    assert not (tmp_path / "corpus").exists()
+
+
+def test_what_was_made_of_a_folder_within_it_is_not_its_text(
+    tiny_text: Path, tiny_vocab: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    shutil.copy(tiny_text, folder / "a.txt")
+    shutil.copytree(tiny_vocab, folder / "vocab")
+    before = prepare([folder], folder / "vocab", folder / "corpus", workers=1)
+    assert f"{folder / 'vocab'}: not read" in capsys.readouterr().err
+    assert prepare([folder], folder / "vocab", folder / "second", workers=1) == before
+    sources = json.loads((folder / "second" / "manifest.json").read_text())["sources"]
+    assert [Path(source["path"]).name for source in sources] == ["a.txt"]
 
 
 PROGRAM = """

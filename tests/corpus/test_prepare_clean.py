@@ -2,6 +2,7 @@
 
 import json
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -206,11 +207,24 @@ def test_tables_are_said_to_be_tables(tiny_vocab: Path, tmp_path: Path, capsys: 
     assert said.count("looks like a table") == 1 and f"cut -f2 {path} > text.txt" in said
 
 
+def test_the_command_for_a_csv_file_takes_a_column_out_of_it(
+    tiny_vocab: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text('1,"A quiet, green garden."\n0,The old farmer.\n')
+    prepare([path], tiny_vocab, tmp_path / "c", workers=1)
+    command = capsys.readouterr().err.partition("such as the second one: ")[2].splitlines()[0]
+    subprocess.run(command.replace("> text.txt", f"> {tmp_path / 'text.txt'}"), shell=True, check=True)
+    assert (tmp_path / "text.txt").read_text() == "A quiet, green garden.\nThe old farmer.\n"
+
+
 def test_text_that_cleaning_removes_altogether(tiny_vocab: Path, tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_text("a | b | c | d\n\n1 | 2 | 3 | 4\n")
-    with pytest.raises(InputError, match="cleaning removed all text"):
+    with pytest.raises(InputError, match="all text was removed, by --clean, which --keep excludes rules from$"):
         prepare([path], tiny_vocab, tmp_path / "c", cleaning=Cleaning(rules=OPTIONAL), workers=1)
+    with pytest.raises(InputError, match="all text was removed, by --script$"):
+        prepare([path], tiny_vocab, tmp_path / "c", cleaning=Cleaning(scripts=("hangul",)), workers=1)
     assert not (tmp_path / "c").exists()
 
 

@@ -305,7 +305,10 @@ def test_places_are_written_and_read() -> None:
             Place.parse(text)
 
 
-@pytest.mark.parametrize("place", [Place(1), Place(group=3), Place(batch=10_000), Place(batch=-1), Place(-1)])
+@pytest.mark.parametrize(
+    "place",
+    [Place(1), Place(group=3), Place(batch=10_000), Place(batch=-1), Place(-1), Place(0, -1), Place(0, 1 << 63)],
+)
 def test_places_outside_the_data_are_refused(folder: Path, place: Place) -> None:
     with pytest.raises(ConfigError, match="is not in this data"):
         loader(folder).batch_at(place)
@@ -320,6 +323,8 @@ def test_places_outside_the_data_are_refused(folder: Path, place: Place) -> None
         {"duplicates": -1},
         {"workers": -1},
         {"instances": "streams", "long_length": 512},
+        {"instances": "pairs", "long_length": 512, "mixed_lengths": True},
+        {"instances": "documents", "mixed_lengths": True},
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:

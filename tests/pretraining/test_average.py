@@ -105,6 +105,8 @@ def test_what_is_not_of_one_kind_is_refused(run: Path, tiny_run: Path, tmp_path:
 
 def test_a_run_without_so_many_checkpoints(run: Path, tmp_path: Path) -> None:
     assert list_checkpoints(run / "checkpoints")[0][0] == 0, "the state before the first step, which does not count"
+    with pytest.raises(ConfigError, match="model is a single model, without checkpoints: give the folder of its run"):
+        average([run / "model"], tmp_path / "mean")
     with pytest.raises(ConfigError, match="has 4 checkpoints, fewer than --last 5: train with train.keep_check"):
         average([run], tmp_path / "mean")
     with pytest.raises(ConfigError, match="at least two checkpoints"):

@@ -124,6 +124,10 @@ def test_our_own_folder_is_read_as_it_is(tmp_path: Path) -> None:
     assert read_published(tmp_path)[0].fingerprint == made.fingerprint
 
 
+def test_the_tokenizer_of_a_run_is_that_of_its_model(tiny_run: Path) -> None:
+    assert load_tokenizer(tiny_run).fingerprint == load_tokenizer(tiny_run / "model").fingerprint
+
+
 def test_a_vocabulary_that_tells_nothing_has_to_be_told(tmp_path: Path) -> None:
     path = folder(tmp_path / "m", BARE)
     with pytest.raises(TokenizerError, match=r"neither the folder nor the tokens show .* --cased, or --uncased"):

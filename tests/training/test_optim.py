@@ -67,7 +67,7 @@ def test_first_update_by_hand() -> None:
     """m = 0.1 g, v = 0.001 g²: the step is rate · 0.1 / √0.001 · sign(g), about 3.16 rates."""
     module = nn.Linear(1, 1, bias=False)
     nn.init.ones_(module.weight)
-    optimizer = make_optimizer(module, OptimConfig(learning_rate=0.01, decay=0.0, epsilon=0.0))
+    optimizer = make_optimizer(module, OptimConfig(learning_rate=0.01, decay=0.0, epsilon=1e-30))
     module.weight.grad = torch.tensor([[-4.0]])
     optimizer.step()
     assert module.weight.item() == pytest.approx(1 + 0.01 * 0.1 / 0.001**0.5)
@@ -310,3 +310,11 @@ def test_muon_goes_on_from_its_state_bit_for_bit() -> None:
 def test_muon_without_blocks_is_refused() -> None:
     with pytest.raises(ConfigError, match="optim.kind=muon requires Transformer blocks"):
         make_optimizer(model(), OptimConfig(kind="muon"))
+
+
+@pytest.mark.parametrize("kind", ["bert_adam", "gpt_adam", "adamw", "muon", "adagrad"])
+def test_an_epsilon_of_zero_is_refused_where_weights_without_a_gradient_would_be_lost(kind: Any) -> None:
+    with pytest.raises(ConfigError, match=r"optim\.epsilon=0: expected more than 0"):
+        OptimConfig(kind=kind, decay=0.0, epsilon=0.0)
+    OptimConfig(kind="adagrad", decay=0.0, epsilon=0.0, accumulated=0.0025)
+    OptimConfig(kind="sgd", epsilon=0.0)

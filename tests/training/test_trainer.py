@@ -1,6 +1,7 @@
 """The one trainer: what a step computes, what is evaluated, kept and logged. Resuming is in the contract."""
 
 import json
+import math
 import os
 import signal
 from dataclasses import replace
@@ -207,6 +208,14 @@ def test_an_infinite_gradient_stops_with_advice(tmp_path: Path) -> None:
     trainer.objective.numbers.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(TrainingError, match="gradient is not finite in step 1, batch 0:0:0:0.*learning_rate"):
         trainer.fit()
+
+
+@pytest.mark.parametrize("dev", [None, lambda: iter([batch_of([0], 1)])])
+def test_weights_that_the_last_update_broke_are_no_model(tmp_path: Path, dev: Any) -> None:
+    trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)], dev=dev, config={"steps": 1}, rate=lambda step: math.inf)
+    with pytest.raises(TrainingError, match=r"after step 1 numbers is not finite\. Usual causes: .* too low$"):
+        trainer.fit()
+    assert not (tmp_path / "run" / "model").exists()
 
 
 @pytest.mark.parametrize("setting", ["batch_tokens", "log_every"])

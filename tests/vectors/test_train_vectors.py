@@ -121,6 +121,9 @@ def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.
         training(longest_ngram=2)
     with pytest.raises(ConfigError, match=r"^n_buckets=2147483648: expected at least 1 and less than 2\^31$"):
         training(n_buckets=2**31)
+    for options in ({"negative": 2**31}, {"seed": 2**32}, {"workers": 100_000}):
+        with pytest.raises(ConfigError, match=f"{next(iter(options))}="):
+            training(**options)
     monkeypatch.setitem(sys.modules, "gensim.models", None)
     with pytest.raises(ConfigError, match=r"pip install 'firth\[vectors\]'"):
         train_vectors([text], tmp_path / "m", training(), VectorOptions())

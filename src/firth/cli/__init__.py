@@ -91,9 +91,11 @@ _LESS_MEMORY = {
     "pretrain": "a smaller train.batch_tokens, or --set train.recompute=true",
     "finetune": "a smaller train.batch_tokens, or --set train.recompute=true",
     "probe": "a smaller train.batch_tokens",
-    "vocab": "a smaller --max-types, or fewer --workers",
+    "vocab": "fewer --workers, or less text",
     "prepare": "fewer --workers",
-    "extend": "a smaller --max-types",
+    "extend": "less text",
+    "vectors": "a smaller --width or --max-words",
+    **dict.fromkeys(("average", "convert", "plan"), "a smaller model"),
 }
 
 

@@ -208,9 +208,9 @@ def _resume(
     from firth.pretraining import run as job
 
     try:
-        return _report(job.resume(run, corpus=corpus, processes=processes, sharding=sharding, **cluster))
+        return _report(job.resume(run, corpus=corpus, processes=processes, sharding=sharding, **cluster), corpus)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_to_go_on(run)) from None
+        raise KeyboardInterrupt(_how_to_go_on(run, corpus)) from None
 
 
 def _replay(run: Path, place: str) -> int:
@@ -220,21 +220,26 @@ def _replay(run: Path, place: str) -> int:
     return 0
 
 
-def _how_to_go_on(run: Path) -> str:
+def _how_to_go_on(run: Path, corpus: str | None = None) -> str:
     if not (run / "recipe.toml").is_file():
         return "nothing was written"
-    return f"to resume from the last checkpoint: {shell('firth', 'pretrain', '--resume', run)}"
+    return f"to resume from the last checkpoint: {_resume_command(run, corpus)}"
 
 
-def _report(outcome: "Outcome") -> int:
-    """Say how a run ended and what comes next; returns the exit code."""
+def _resume_command(run: Path, corpus: str | None) -> str:
+    """``corpus``: its new place, which the run's recipe does not have."""
+    return shell("firth", "pretrain", "--resume", run, *([] if corpus is None else ["--corpus", corpus]))
+
+
+def _report(outcome: "Outcome", corpus: str | None = None) -> int:
+    """Say how a run ended and what comes next; returns the exit code. ``corpus``: its new place, if it was given."""
     from firth.pretraining.run import recipe_of
 
     if os.environ.get("RANK", "0") != "0":  # under torchrun the leading process speaks
         return 0 if outcome.finished else INTERRUPTED
     recipe = recipe_of(outcome.run)
     if not outcome.finished:
-        again = shell("firth", "pretrain", "--resume", outcome.run)
+        again = _resume_command(outcome.run, corpus)
         say(
             f"firth: interrupted: stopped after step {outcome.step} of {recipe.train.steps}; checkpoint saved; "
             f"to resume: {again}"

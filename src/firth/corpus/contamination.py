@@ -177,14 +177,14 @@ def _examples(path: Path) -> Iterator[list[str]]:
     if name.endswith(".csv"):
         yield from (row for _, row in csv_rows(path, read_text_lines(path)))
         return
-    lines = (line for line in read_text_lines(path) if line.strip())
+    lines = ((number, line) for number, line in enumerate(read_text_lines(path), start=1) if line.strip())
     if name.endswith(".json"):
-        yield from ([text] for text in _strings(_parsed("\n".join(lines), str(path))))
+        yield from ([text] for text in _strings(_parsed("\n".join(line for _, line in lines), str(path))))
     elif name.endswith((".jsonl", ".ndjson")):
-        for number, line in enumerate(lines, start=1):
+        for number, line in lines:
             yield list(_strings(_parsed(line, f"{path}:{number}"))) or [""]
     else:
-        yield from (line.split("\t") for line in lines)
+        yield from (line.split("\t") for _, line in lines)
 
 
 def _parsed(text: str, where: str) -> Any:

@@ -133,6 +133,7 @@ def prepare(
     dev_reader: DocumentReader | None = None
     if dev:
         dev_reader = ParallelReader(dev, dev_second, errors) if second else read(dev)
+        _check_apart(reader.files, dev_reader.files)
     made = load_tokenizer(tokenizer)
     if lowercase and made.lowercase:
         raise ConfigError(f"lowercase={lowercase}: {tokenizer} lower-cases all text already")
@@ -202,6 +203,16 @@ def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[f
             "remove_overlap": cleaning.remove_overlap,
         }
     return json.dumps(options, sort_keys=True)
+
+
+def _check_apart(train: Sequence[Path], dev: Sequence[Path]) -> None:
+    """ConfigError if a file is to be trained on and held out."""
+    held = {os.path.realpath(path) for path in dev}
+    both = next((path for path in train if os.path.realpath(path) in held), None)
+    if both is not None:
+        raise ConfigError(
+            f"{both} is in TEXT and in --dev: leave it out of one of them, such as by naming the files of TEXT"
+        )
 
 
 @contextmanager
@@ -326,8 +337,14 @@ def _finish(
         if n_held:
             raise InputError(f"all {n_held} documents were held out: lower --hold-out, or give --dev files")
         names = ", ".join(s["path"] for s in header["sources"][:3])
-        if json.loads(header["options"]).get("cleaning"):
-            raise InputError(f"{names}: cleaning removed all text; exclude rules with --keep")
+        if cleaning := json.loads(header["options"]).get("cleaning"):
+            which = {
+                "--clean, which --keep excludes rules from": cleaning["rules"],
+                "--script": cleaning["scripts"],
+                "--language": cleaning["languages"],
+                "--remove-overlap": cleaning["remove_overlap"],
+            }
+            raise InputError(f"{names}: all text was removed, by {' or '.join(k for k, v in which.items() if v)}")
         raise InputError(f"{names}: no text found: all files are empty or blank")
     manifest = Manifest(
         format=FORMAT,

@@ -88,10 +88,13 @@ class DataConfig:
             raise ConfigError(f"data.varied_windows=true requires data.instances='streams', not {self.instances!r}")
         if self.restart_every and self.instances != "streams":
             raise ConfigError(f"data.restart_every={self.restart_every} requires data.instances='streams'")
-        if self.mixed_lengths and (self.instances != "documents" or not self.long_length):
+        if self.mixed_lengths and self.instances != "documents":
             raise ConfigError(
-                "data.mixed_lengths=true requires data.instances='documents' and two lengths: give data.long_length"
+                f"data.mixed_lengths=true is for data.instances='documents', not {self.instances!r}: "
+                "add --set data.mixed_lengths=false"
             )
+        if self.mixed_lengths and not self.long_length:
+            raise ConfigError("data.mixed_lengths=true requires two lengths: give data.long_length")
         if self.instances == "streams" and self.long_length:
             raise ConfigError("data.long_length does not apply to streams, which have one length")
 

@@ -143,6 +143,8 @@ class Loader:
 
     def batch_at(self, place: Place) -> Batch:
         """Build the micro-batch at a position."""
+        if not 0 <= place.epoch < 1 << 63:
+            raise ConfigError(f"{place} is not in this data: an epoch is 0 or more")
         if not 0 <= place.phase < len(self.data.lengths) or not 0 <= place.group < self.n_groups:
             raise ConfigError(
                 f"{place} is not in this data: {len(self.data.lengths)} phases, {self.n_groups} groups of shards"

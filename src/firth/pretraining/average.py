@@ -86,6 +86,10 @@ def _last_checkpoints(run: Path, last: int) -> list[Path]:
     if len(found) < last:
         # Reports what is wrong with a missing path.
         find_model(run)
+        if not found:
+            raise ConfigError(
+                f"{run} is a single model, without checkpoints: give the folder of its run, or more models"
+            )
         raise ConfigError(
             f"{run} has {len(found)} checkpoints, fewer than --last {last}: train with train.keep_checkpoints="
             f"{last} or more, or average fewer"

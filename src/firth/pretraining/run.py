@@ -134,6 +134,8 @@ def resume(
     recipe = recipe_of(run)
     if corpus is not None:
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, corpus=str(corpus)))
+    elif not Path(recipe.data.corpus).exists():
+        raise ConfigError(f"{recipe.data.corpus}: the run's corpus is not there: give its new place with --corpus")
     return _run(recipe, run, tell, processes, sharding, on, restarts)
 
 

@@ -394,9 +394,12 @@ class _Stream:
 @cache  # a file may be read several times
 def _tell_table(path: str) -> None:
     """Say that a file looks like a table. It is read all the same: plain text with tabs may have such a name."""
+    fields = "cut -f2"
+    if bare_name(path).endswith(".csv"):  # commas may stand in quoted fields
+        fields = 'python3 -c "import csv, sys; [print(row[1]) for row in csv.reader(open(sys.argv[1]))]"'
     say(
         f"{path} looks like a table: each row is read as a paragraph, labels and numbers too. To train on its text, "
-        f"write the column of text to a file first, such as the second one: cut -f2 {shlex.quote(path)} > text.txt"
+        f"write the column of text to a file first, such as the second one: {fields} {shlex.quote(path)} > text.txt"
     )
 
 

@@ -8,11 +8,14 @@ from pathlib import Path
 
 from firth.errors import InputError
 from firth.files import check_regular, nearest
+from firth.progress import say
 from firth.remote import RemotePath, is_address, place_of
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".text", ".md", ".xml", ".parquet")
 PACKED = (".gz", ".xz", ".bz2", ".zst")
 # What stands in a decoded name or text for a byte or half a pair that is no character.
+# What a folder of a model, tokenizer, run or corpus of Firth has: no text to learn from lies in it.
+_MADE = ("firth.json", "tokenizer.json", "recipe.toml", "progress.jsonl", "tokenizer/tokenizer.json")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -75,7 +78,10 @@ def _files_of(given: str, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """The text files of a folder, sorted. Each folder is read once, under its own name before that of a link to it."""
+    """The text files of a folder, sorted. Each folder is read once, under its own name before that of a link to it.
+
+    What Firth itself has written into folders within it is left out.
+    """
 
     def fail(error: OSError) -> None:
         raise InputError(f"{error.filename}: the folder cannot be read: {reason_of(error)}")
@@ -88,6 +94,10 @@ def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
                 folders.clear()
                 continue
             seen.add(real)
+            if root != str(folder) and any(os.path.isfile(os.path.join(root, name)) for name in _MADE):
+                say(f"{root}: not read, since Firth has written it")
+                folders.clear()
+                continue
             # os.walk does not follow links: they are read last.
             starts += [link for name in folders if os.path.islink(link := os.path.join(root, name))]
             files += [Path(root, name) for name in names if _is_text_name(name, suffixes)]

@@ -18,7 +18,7 @@ from firth.config import read_json
 from firth.errors import InputError, TokenizerError
 from firth.names import locate
 from firth.text.gpt_bpe import MERGES
-from firth.text.tokenizer import Tokenizer, casing, read_vocab, tokenizer_file
+from firth.text.tokenizer import Tokenizer, casing, has_vocabulary, read_vocab, tokenizer_file
 from firth.text.tokenizer_kinds import PREFIX
 
 # Classes for which tokenizer.json is complete, and those that build a normaliser from the configuration.
@@ -30,8 +30,10 @@ _KINDS = {True: "lower-cased", False: "cased"}
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer from a folder (Firth's or another tool's), a shipped model, a vocab.txt or a tokenizer.json."""
-    return read_published(locate(path))[0]
+    """Load the tokenizer of a folder (Firth's or another tool's), a run, a shipped model, or a vocabulary's file."""
+    folder = locate(path)
+    of_run = not has_vocabulary(folder) and has_vocabulary(folder / "model")
+    return read_published(folder / "model" if of_run else folder)[0]
 
 
 def read_published(folder: Path, *, vocab: Path | None = None, lowercase: bool | None = None) -> tuple[Tokenizer, str]:

@@ -405,6 +405,11 @@ def casing(pieces: Sequence[str]) -> bool | None:
     return True if any(word != word.upper() for word in words) else None
 
 
+def has_vocabulary(folder: Path) -> bool:
+    """Whether a tokenizer lies in a folder itself."""
+    return any((folder / name).is_file() for name in VOCABULARIES)
+
+
 def tokenizer_file(path: Path) -> Path:
     """The file to read a tokenizer from: ``path`` itself, or one in that folder."""
     if not path.exists():

@@ -49,6 +49,8 @@ class OptimConfig:
         check_bounds(self, "optim")
         if self.kind == "adagrad" and self.decay:
             raise ConfigError(f"optim.decay={self.decay}: adagrad does not support it, set it to 0")
+        if not (self.epsilon or self.kind == "sgd" or (self.kind == "adagrad" and self.accumulated)):
+            raise ConfigError("optim.epsilon=0: expected more than 0, or weights without a gradient become 0/0")
         if self.averaged_after and self.kind != "sgd":
             raise ConfigError(f"optim.averaged_after={self.averaged_after}: requires optim.kind=sgd")
         if self.min_learning_rate and self.plateau_factor == 1.0:

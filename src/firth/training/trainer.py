@@ -334,9 +334,16 @@ class Trainer:
             return f"{what} in step {self.state.step + 1}, in a batch of another process: see its message"
         return (
             f"{what} in step {self.state.step + 1}, batch {', '.join(places)}. {self.advice.format(place=places[0])} "
-            f"Usual causes: optim.learning_rate={self.optim.learning_rate:g} is too high, "
-            f"optim.warmup_share={self.optim.warmup_share:g} too low, or {self.dtype} too imprecise: try float32"
+            f"{self._causes()}"
         )
+
+    def _causes(self) -> str:
+        causes = (
+            f"Usual causes: optim.learning_rate={self.optim.learning_rate:g} is too high, or "
+            f"optim.warmup_share={self.optim.warmup_share:g} too low"
+        )
+        exact = self.dtype == torch.float32
+        return causes if exact else f"{causes}, or {self.dtype} too imprecise: try float32"
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
@@ -419,10 +426,17 @@ class Trainer:
             if beats or equals:
                 self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
                 weights = self.update.weights(self.saved or self.objective)
+                self._check_finite(weights)
                 self.saver.save_best(weights, {"step": self.state.step, "dev": scores})
         if scores:
             self._adapt(scores[self.judged_by], progress)
         barrier(self.world)
+
+    def _check_finite(self, weights: Mapping[str, Tensor]) -> None:
+        """TrainingError for weights that are no numbers: the last update is checked by no batch after it."""
+        bad = [name for name, weight in weights.items() if not weight.isfinite().all()]
+        if any_rank(bool(bad), self.world):
+            raise TrainingError(f"after step {self.state.step} {' '.join(bad[:1])} is not finite. {self._causes()}")
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
         """A context with averaged weights, if there are any: for evaluating and for writing models."""

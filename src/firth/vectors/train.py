@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from firth.config import AMOUNT, COUNT, check_bounds, option, to_dict
+from firth.config import AMOUNT, COUNT, OPTIONAL_COUNT, Bounds, check_bounds, option, to_dict
 from firth.convert.word_vectors import Subwords, VectorBlock, VectorFile
 from firth.errors import ConfigError, InputError
 from firth.files import as_text, check_new, temporary_file
@@ -17,9 +17,11 @@ from firth.progress import Progress
 from firth.text.corpus import CorpusReader, ReadReport
 from firth.text.words import build_blank_splitter, build_normalizer, build_pre_tokenizer
 from firth.vectors.folder import VectorOptions, VectorsReport, WordSplitting, rule_of, write_vectors
-from firth.workers import cpu_count
+from firth.workers import WORKERS_EACH, check_processors, cpu_count
 
 _AT_ONCE = 4096  # words of a block
+# Of NumPy's generators.
+_SEED = Bounds("0 or more and less than 2^32", lambda x: 0 <= x < 1 << 32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +32,7 @@ class VectorTraining:
     algorithm: Literal["skip-gram", "cbow"] = option("skip-gram", "a word predicts those around it, or the reverse")
     width: int = option(100, "numbers of a vector", COUNT)
     window: int = option(5, "words on either side, at most", COUNT)
-    negative: int = option(5, "words of noise for each that is right; 0: hierarchical softmax", AMOUNT)
+    negative: int = option(5, "words of noise for each that is right; 0: hierarchical softmax", OPTIONAL_COUNT)
     epochs: int = option(5, "times that the text is read", COUNT)
     min_count: int = option(5, "times that a word must occur", COUNT)
     sample: float = option(
@@ -41,11 +43,12 @@ class VectorTraining:
     shortest_ngram: int = option(3, "characters of an n-gram, the marks of begin and end of a word included", COUNT)
     longest_ngram: int = option(6, "the same")
     lowercase: bool = option(False, "text is read in lower case")
-    seed: int = option(1, "of the first vectors and of all that is drawn", AMOUNT)
+    seed: int = option(1, "of the first vectors and of all that is drawn", _SEED)
     workers: int = option(0, "threads; 0: all processors. Only with 1 are two runs the same", AMOUNT)
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        check_processors("workers", self.workers or 1, WORKERS_EACH)
         if self.longest_ngram < self.shortest_ngram:
             raise ConfigError(
                 f"longest_ngram={self.longest_ngram}: expected at least shortest_ngram={self.shortest_ngram}"
