@@ -85,6 +85,8 @@ def test_lines_are_answered_in_order_and_an_empty_one_like_any_other(firth, mode
 def test_a_file_of_lines_is_read_like_stdin(firth, models: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_bytes("\ufeffwinter\r\n\r\nthe river".encode())
     found = firth("predict", models["classify"], "--input", tmp_path / "lines.txt").out
+    (tmp_path / "LINES.TXT").write_bytes((tmp_path / "lines.txt").read_bytes())
+    assert firth("predict", models["classify"], "--input", tmp_path / "LINES.TXT").out == found
     assert rows(found) == rows(firth("predict", models["classify"], stdin=b"winter\n\nthe river\n").out)
     assert rows(found) == rows(firth("predict", models["classify"], "winter", "", "the river").out)
 

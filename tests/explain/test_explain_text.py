@@ -220,7 +220,12 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
 
 def test_a_text_longer_than_the_model(tmp_path: Path) -> None:
     found, page = page_of(tiny_language_model("bert"), ["a1 b2 c3 " * 20], tmp_path / "a.html")
-    assert "Only the first" in page and {"Probabilities", "Attention"} <= set(found)
+    # Of 16 tokens two are special.
+    assert "Only the first 14 tokens" in page and {"Probabilities", "Attention"} <= set(found)
+    _, page = page_of(tiny_language_model("bert"), ["a1 " * 15], tmp_path / "b.html")
+    assert "Only the first 14 tokens" in page
+    _, page = page_of(tiny_language_model("bert"), ["a1 " * 14], tmp_path / "c.html")
+    assert "Only the first" not in page
 
 
 def test_a_model_of_words_has_neighbours_and_analogies(tmp_path: Path) -> None:

@@ -269,8 +269,8 @@ def test_nothing_is_written_that_is_not_the_same(
     classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = job._packed_outputs
-    monkeypatch.setattr(job, "_packed_outputs", lambda *given: {n: x + 1.5e-4 for n, x in right(*given).items()})
-    with pytest.raises(CheckpointError, match=r"logits of the exported graph is 1\.5e-04 from PyTorch's at 1×7, more"):
+    monkeypatch.setattr(job, "_packed_outputs", lambda *given: {n: x + 1.5e-2 for n, x in right(*given).items()})
+    with pytest.raises(CheckpointError, match=r"logits of the exported graph is 1\.5e-02 from PyTorch's at 1×7, more"):
         convert(classifier, tmp_path / "x", "onnx")
     assert not list(tmp_path.iterdir())
 
@@ -352,7 +352,7 @@ def test_other_systems_are_refused(packages: None, tmp_path: Path) -> None:
     objective = lstm.objective(
         lstm.encoder(lstm.config(vocab_size=len(PIECES), width=8, n_layers=1)), lstm.objective_config()
     )
-    with pytest.raises(ConfigError, match="m is a lstm: only models of bert and bert-ltr become ONNX"):
+    with pytest.raises(ConfigError, match="m is lstm: only models of bert and bert-ltr become ONNX"):
         convert(model(tmp_path / "m", "lstm", PRETRAINING, objective), tmp_path / "x", "onnx")
     crf = tuned("tag", TagConfig(labels=("O", "B-X", "I-X"), crf=True))
     with pytest.raises(ConfigError, match="n cannot become ONNX: a tagger with a CRF"):
@@ -389,3 +389,17 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         convert(source, tmp_path / "x", "onnx")
     assert str(error.value) == "an ONNX graph needs onnxruntime and onnxscript: pip install 'firth[onnx]'"
     assert not (tmp_path / "x").exists()
+
+
+def test_numbers_are_compared_by_their_size(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of thirties are no nearer to PyTorch's in float32 than PyTorch's own are to float64."""
+    loaded, _ = exported("pre-trained")
+    monkeypatch.setattr(job, "_differences", lambda *_: {"logits": (1.4e-4, 30.7)})
+    assert job._compare(None, loaded)[0]["differences"] == {"logits": 1.4e-4}
+    for largest in (0.5, 1.2):
+        monkeypatch.setattr(job, "_differences", lambda *_, n=largest: {"logits": (1.4e-4, n)})
+        with pytest.raises(CheckpointError, match=r"logits of the exported graph is 1\.4e-04 from PyTorch's at 1×7"):
+            job._compare(None, loaded)
+    monkeypatch.setattr(job, "_differences", lambda *_: {"logits": (float("nan"), 30.7)})
+    with pytest.raises(CheckpointError, match="nothing was written"):
+        job._compare(None, loaded)

@@ -1,6 +1,7 @@
 """Scores of files of predictions."""
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,26 @@ def test_ids_put_predictions_in_order_and_occur_once(tmp_path: Path) -> None:
     write(gold, "id\ttext\tlabel\n1\tone\ta\n1\ttwo\tb\n")
     with pytest.raises(InputError, match=r"g\.tsv:3: found the id '1' again"):
         scored("classify", gold, write(tmp_path / "p", "".join(lines)))
+
+
+@pytest.mark.parametrize(
+    ("gold", "header", "names"),
+    [("text\tlabel\none\ta\ntwo\tb\n", "index", "01"), ("id\ttext\tlabel\nx\tone\ta\ny\ttwo\tb\n", "id", "xy")],
+)
+def test_numbered_lines_may_come_in_any_order(tmp_path: Path, gold: str, header: str, names: str) -> None:
+    file = write(tmp_path / "g.tsv", gold)
+    lines = [f"{header}\tprediction\n", f"{names[1]}\tb\n", f"{names[0]}\ta\n"]
+    assert scored("classify", file, write(tmp_path / "p.tsv", "".join(lines)))["scores"]["accuracy"] == 1
+    for wrong in (f"{names[1]}\ta\n", "7\ta\n", "\ta\n"):
+        with pytest.raises(InputError, match=r"p\.tsv: expected 0 to 1 in the first column, or the ids"):
+            scored("classify", file, write(tmp_path / "p.tsv", "".join([*lines[:2], wrong])))
+
+
+def test_labels_that_look_alike_are_one(tmp_path: Path) -> None:
+    gold = write(tmp_path / "g.tsv", "text\tlabel\none\t긍정\ntwo\t부정\n")
+    decomposed = unicodedata.normalize("NFD", "긍정 \n부정\n")
+    assert scored("classify", gold, write(tmp_path / "p", decomposed))["scores"]["accuracy"] == 1
+    assert scored("multilabel", gold, write(tmp_path / "p", decomposed))["scores"]["micro_f1"] == 1
 
 
 def test_choices(tmp_path: Path) -> None:

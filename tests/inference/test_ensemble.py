@@ -225,6 +225,15 @@ def test_models_that_cannot_answer_as_one(first: Any, second: Any, message: str)
         ensemble(members)
 
 
+def test_a_model_of_pairs_and_one_of_single_texts_do_not_answer_as_one() -> None:
+    members = [
+        replace(member("classify", KINDS["classify"][0]), provenance={"pairs": pairs}) for pairs in (True, False)
+    ]
+    with pytest.raises(ConfigError, match="of b and a, one has learnt from pairs of texts and the other from single"):
+        check_members(members, ["a", "b"])
+    check_members([members[0], replace(members[0], provenance={})], ["a", "b"])
+
+
 def test_a_baseline_answers_alone() -> None:
     method = CommonestTag(CommonestTagConfig(labels=("O",)), {}, ("O", 1.0))
     with pytest.raises(ConfigError, match="model 1 is a baseline .commonest-tag., which answers alone"):

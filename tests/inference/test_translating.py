@@ -214,7 +214,8 @@ def test_an_end_at_the_first_step_is_an_empty_translation(copier: Model, monkeyp
 
 
 @pytest.mark.parametrize(
-    "options", [{"beam": 0}, {"length_penalty": -0.1}, {"length_penalty": float("nan")}, {"extra": 0}]
+    "options",
+    [{"beam": 0}, {"length_penalty": -0.1}, {"length_penalty": float("nan")}, {"length_penalty": 1e308}, {"extra": 0}],
 )
 def test_searches_that_make_no_sense(options: dict[str, Any], copier: Model) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):

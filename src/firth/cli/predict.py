@@ -237,7 +237,9 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
         return "jsonl" if kind in OBJECTS else "lines"
     if published or has_columns:
         return "auto"
-    suffix = (file.with_suffix("") if file.suffix in (".gz", ".xz") else file).suffix
+    from firth.tasks.readers.files import bare_suffix
+
+    suffix = bare_suffix(file)
     if suffix == ".jsonl":
         return "jsonl"
     return "lines" if suffix == ".txt" and kind not in OBJECTS else "auto"

@@ -79,8 +79,9 @@ def _tokens(page: Report, model: Model, asked: Asked) -> str:
             hint = "" if token is None else f"{text[token.start : token.end]} · id {i}"
             marks.append(Mark(piece(i), 0.0 if is_special else 0.12, below=below, hint=hint, dashed=is_special))
         page.drawing(token_row(marks))
-        if len(model.tokenize(text)) > len(row):
-            page.text(asked.say("cut", n=len(row)))
+        n_shown = special.count(False)
+        if len(model.tokenize(text)) > n_shown:
+            page.text(asked.say("cut", n=n_shown))
     return heading
 
 

@@ -18,6 +18,7 @@ from firth.tasks.kinds import kind_of_task
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
 from firth.tasks.readers.files import Problems, json_object, read_json_document, read_lines
 from firth.tasks.readers.tagging import in_bio, read_conll
+from firth.tasks.readers.texts import MULTILABEL_SEPARATOR, composed
 from firth.tasks.reading import labels_of
 from firth.text.records import Choice, Question, Record, Tagged
 
@@ -110,11 +111,11 @@ def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
     # In a plain file of label sets a blank line is a text without labels.
     if kind != "multilabel" or any(line.lstrip().startswith("{") for _, line in lines):
         lines = [(number, line) for number, line in lines if line.strip()]
-    if len(lines) == len(records) + 1 and lines[0][1].split("\t")[0] in ("index", "id"):
-        lines = lines[1:]
+    numbered = bool(lines) and lines[0][1].split("\t")[0] in ("index", "id")
+    lines = lines[numbered:]
     if len(lines) != len(records):
         raise InputError(f"{path}: {len(lines)} predictions for {len(records)} examples; expected one each, in order")
-    lines = _in_order(lines, records, path)
+    lines = _by_number(lines, records, path) if numbered else _in_order(lines, records, path)
     answers = [_answer(kind, line, f"{path}:{number}") for number, line in lines]
     for answer, record, (number, _) in zip(answers, records, lines, strict=True):
         if isinstance(record, Tagged) and len(answer.tags) != len(record.spans):
@@ -146,6 +147,17 @@ def _in_order(lines: list[tuple[int, str]], records: Sequence[Record], path: Pat
         what = f"no prediction for {missing[0].id!r} ({missing[0].where})" if missing else "an id twice"
         raise InputError(f"{path}: found {what}, expected each id of the gold examples once")
     return [by_id[record.id] for record in records]
+
+
+def _by_number(lines: list[tuple[int, str]], records: Sequence[Record], path: Path) -> list[tuple[int, str]]:
+    """Sort the lines by their first column: the number of the example, from 0, as GLUE has it, or its id."""
+    by_name = {line.split("\t")[0].strip(): (number, line) for number, line in lines}
+    for names in ([str(n) for n in range(len(records))], [record.id for record in records]):
+        if by_name.keys() == set(names):
+            return [by_name[name] for name in names]
+    raise InputError(
+        f"{path}: expected 0 to {len(records) - 1} in the first column, or the ids of the examples, each once"
+    )
 
 
 def _id_of(line: str) -> str:
@@ -184,7 +196,7 @@ _KEYS = {
     "choose": "choice",
 }
 _MAKE: dict[str, Any] = {
-    "classify": lambda v: Labelled(str(v), 1.0, {}),
+    "classify": lambda v: Labelled(composed(str(v)), 1.0, {}),
     "multilabel": lambda v: MultiLabelled(_label_set(v), {}),
     "regress": lambda v: Valued(_finite(v)),
     "tag": lambda v: TaggedText(tuple(map(str, v)), (), ()),
@@ -196,8 +208,8 @@ _MAKE: dict[str, Any] = {
 def _label_set(value: Any) -> tuple[str, ...]:
     """The labels of a text: of a list, or of a string with | between them."""
     if not isinstance(value, str):
-        return tuple(map(str, value))
-    return tuple(value.split("|")) if value.strip() else ()
+        return tuple(composed(str(label)) for label in value)
+    return tuple(map(composed, value.split(MULTILABEL_SEPARATOR))) if value.strip() else ()
 
 
 def _with_score(text: Any, found: dict[str, Any], where: str) -> Answered:

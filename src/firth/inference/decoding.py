@@ -24,6 +24,8 @@ from firth.data.hashing import draw, seed_of, uniform
 from firth.errors import CheckpointError, ConfigError
 from firth.inference.outputs import NOT_FINITE
 
+_MOST_LENGTH_PENALTY = 10.0
+
 S = TypeVar("S", bound="DecodingState")
 
 
@@ -54,6 +56,15 @@ class Hypothesis:
     log_prob: float
     score: float
     ended: bool
+
+
+def check_length_penalty(length_penalty: float) -> None:
+    """ConfigError for an exponent that is negative, or too large for ``penalty_of`` to be finite at any length."""
+    if not 0 <= length_penalty <= _MOST_LENGTH_PENALTY:
+        raise ConfigError(
+            f"length_penalty={length_penalty}: expected 0 (no length penalty) to {_MOST_LENGTH_PENALTY:g}; Vaswani et "
+            "al. have 0.6"
+        )
 
 
 def penalty_of(length: int, length_penalty: float) -> float:
@@ -215,8 +226,7 @@ def beam_search(
     """
     if beam < 1:
         raise ConfigError(f"beam={beam}: expected at least 1")
-    if not (length_penalty >= 0 and math.isfinite(length_penalty)):
-        raise ConfigError(f"length_penalty={length_penalty}: expected 0 (no length penalty) or more")
+    check_length_penalty(length_penalty)
     if beam == 1:
         found = greedy(advance, state, first, end_id=end_id, most=most)
         return [[_Alive(0, tuple(f.ids), f.log_prob).hypothesis(length_penalty, ended=f.ended)] for f in found]

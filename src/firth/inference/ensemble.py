@@ -18,6 +18,7 @@ from firth.folder import Loaded
 from firth.inference.answering import answer_records, read_records, task_model
 from firth.inference.model import Model
 from firth.tasks.items import AT_ONCE, chunks
+from firth.tasks.learnt import learnt_pairs
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Prediction, Span, Valued
 from firth.tasks.rows import Example, Outputs
 from firth.tasks.table import TASKS
@@ -72,6 +73,11 @@ def check_members(members: Sequence[Loaded], names: Sequence[str]) -> None:
             raise ConfigError(
                 f"{name} is a model for {member.task}, {first_name} for {first.task}: an ensemble needs "
                 "models of one task"
+            )
+        if {learnt_pairs(member.provenance), learnt_pairs(first.provenance)} == {True, False}:
+            raise ConfigError(
+                f"of {name} and {first_name}, one has learnt from pairs of texts and the other from single texts: an "
+                "ensemble needs models of one kind of input"
             )
         theirs, ours = task_model(member).config, task_model(first).config
         labels = set(getattr(theirs, "labels", ())) ^ set(getattr(ours, "labels", ()))

@@ -15,7 +15,7 @@ from firth.data.rows import pack_lists
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.batching import in_batches
-from firth.inference.decoding import Through, beam_search, here
+from firth.inference.decoding import Through, beam_search, check_length_penalty, here
 from firth.inference.defaults import BEAM, EXTRA, LENGTH_PENALTY
 from firth.packed import Tokens
 
@@ -37,8 +37,7 @@ class Search:
     def __post_init__(self) -> None:
         if self.beam < 1:
             raise ConfigError(f"beam={self.beam}: expected at least 1 (greedy search)")
-        if not 0 <= self.length_penalty < float("inf"):
-            raise ConfigError(f"length_penalty={self.length_penalty}: expected 0 (no length penalty) or more")
+        check_length_penalty(self.length_penalty)
         if self.extra < 1:
             raise ConfigError(f"extra={self.extra}: expected at least 1")
 

@@ -57,6 +57,7 @@ def read_rows(folder: Path, *rows: Any, **options: Any) -> list[Choice]:
 def test_jsonl_of_choices(tmp_path: Path) -> None:
     where = f"{tmp_path / 'a.jsonl'}:1"
     row = {"context": "c", "question": "q", "choices": ["x", "y", "z"], "label": 2, "id": "i", "group": "g"}
+    assert read_rows(tmp_path, row | {"id": None, "group": None}) == [Choice("c", "q", ("x", "y", "z"), 2, where)]
     assert read_rows(tmp_path, row) == [Choice("c", "q", ("x", "y", "z"), 2, where, "i", "g")]
     row = {"text": "c", "endings": ["x", "y"], "label": "1"}
     assert read_rows(tmp_path, row) == [Choice("c", "", ("x", "y"), 1, where)]

@@ -159,12 +159,12 @@ def test_jsonl_of_tokens(tmp_path: Path) -> None:
     path = file(
         tmp_path,
         '{"tokens": ["New", "York"], "ner_tags": ["B-LOC", "I-LOC"], "id": 3, "group": "d"}\n'
-        '{"tokens": ["a"], "tags": ["O"]}\n',
+        '{"tokens": ["a"], "tags": ["O"], "id": null, "group": null}\n',
         "a.jsonl",
     )
     first, second = read_tagged_jsonl(path, Problems())
     assert first == Tagged("New York", ((0, 3), (4, 8)), ("B-LOC", "I-LOC"), f"{path}:1", "3", "d")
-    assert second.tags == ("O",)
+    assert (second.tags, second.id, second.group) == (("O",), "", "")
 
 
 def test_jsonl_of_entities_cuts_words_at_their_borders(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from firth.tasks.readers.files import (
     kind_of,
     list_field,
     make_each,
+    name_of,
     read_csv,
     read_json_document,
     read_jsonl,
@@ -100,8 +101,8 @@ def read_choices_jsonl(path: Path, problems: Problems, *, labelled: bool = True)
                 choices=_choices(row, where),
                 label=_label(row.get("label"), where, labelled),
                 where=where,
-                id=str(row.get("id", "")),
-                group=str(row.get("group", "")),
+                id=name_of(row.get("id")),
+                group=name_of(row.get("group")),
             )
         )
 
@@ -176,7 +177,7 @@ def read_arc(path: Path, problems: Problems, *, labelled: bool = True) -> Iterat
                 raise InputError(f"{where}: found the answer {key!r}, expected one of {', '.join(names)}")
             label = names.index(key)
         texts = tuple(choice["text"] for choice in choices)
-        return _checked_choice(Choice("", stem, texts, label, where, str(row.get("id", ""))))
+        return _checked_choice(Choice("", stem, texts, label, where, name_of(row.get("id"))))
 
     return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.errors import InputError
-from firth.tasks.readers.files import Problems, check_records, kind_of, make_each, read_jsonl, text_field
+from firth.tasks.readers.files import Problems, check_records, kind_of, make_each, name_of, read_jsonl, text_field
 from firth.text.records import Text
 
 # FEVER's (Thorne et al. 2018).
@@ -26,7 +26,7 @@ def read_facts(path: Path, problems: Problems, *, labelled: bool = True) -> Iter
         if label is not None and label not in VERDICTS:
             raise InputError(f"{where}: found the label {label[:40]!r}, expected one of {', '.join(VERDICTS)}")
         return Text(
-            text_field(row, "claim", where), label, where, second=_evidence(row, where), id=str(row.get("id", ""))
+            text_field(row, "claim", where), label, where, second=_evidence(row, where), id=name_of(row.get("id"))
         )
 
     return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)

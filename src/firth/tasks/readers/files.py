@@ -289,6 +289,11 @@ def text_field(row: dict[str, Any], key: str, where: str, *, may_be_empty: bool 
     return value
 
 
+def name_of(value: Any) -> str:
+    """An id or a group as text; empty for null."""
+    return "" if value is None else str(value)
+
+
 def list_field(row: dict[str, Any], key: str, where: str) -> list[Any]:
     """The list under a key of a JSON object."""
     if key not in row:

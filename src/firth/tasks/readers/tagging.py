@@ -19,6 +19,7 @@ from firth.tasks.readers.files import (
     kind_of,
     list_field,
     make_each,
+    name_of,
     read_jsonl,
     read_lines,
     text_field,
@@ -270,7 +271,7 @@ def read_tagged_jsonl(path: Path, problems: Problems, *, labelled: bool = True) 
         record = _from_tokens(row, where, labelled) if "tokens" in row else _from_text(row, where, labelled)
         for tag in record.tags or ():
             _check_tag(tag, where)
-        return replace(record, where=where, id=str(row.get("id", "")), group=str(row.get("group", "")))
+        return replace(record, where=where, id=name_of(row.get("id")), group=name_of(row.get("group")))
 
     return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
 

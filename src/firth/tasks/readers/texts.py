@@ -20,6 +20,7 @@ from firth.tasks.readers.files import (
     columns_text,
     kind_of,
     make_each,
+    name_of,
     read_csv,
     read_json_document,
     read_jsonl,
@@ -168,8 +169,8 @@ def _record(row: _Row, layout: TextFormat, labelled: bool) -> Text:
         label=_label(parts.get("label"), layout, where) if labelled else None,
         where=where,
         second=second,
-        id=_name(parts.get("id")),
-        group=_name(parts.get("group")),
+        id=name_of(parts.get("id")),
+        group=name_of(parts.get("group")),
     )
 
 
@@ -179,10 +180,6 @@ def _text(value: Any, what: str, where: str) -> str:
     if not value.strip():
         raise InputError(f"{where}: found an empty {what}; fill it in or remove the row")
     return value
-
-
-def _name(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _label(value: Any, layout: TextFormat, where: str) -> Label:
@@ -208,8 +205,12 @@ def _one_label(value: Any, layout: TextFormat, where: str) -> str:
         raise InputError(f"{where}: found no label; add it, or remove the row")
     if not isinstance(value, str):
         raise InputError(f"{where}: found {kind_of(value)} as label, expected a name or a whole number")
-    # Composed, as texts are: labels that look alike are one.
-    return unicodedata.normalize("NFC", dict(layout.renamed).get(value, value).strip())
+    return composed(dict(layout.renamed).get(value, value))
+
+
+def composed(label: str) -> str:
+    """A label as texts are, composed (NFC), without white space around it: labels that look alike are one."""
+    return unicodedata.normalize("NFC", label.strip())
 
 
 def _number(value: Any, where: str) -> float:
