@@ -3,8 +3,9 @@
 .venv/bin/python benchmarks/attention.py
 
 The forms: the fused kernel, or two products around a softmax written out; on groups of rows of one length, of lengths
-that round up to the same multiple (with a key mask), or on one padded rectangle. What the package does
-(``firth.layers.attention._FUSED_FROM``, ``firth.packed.SHORT_ROW`` and ``GROUP_MULTIPLE``) is chosen from here.
+that round up to the same multiple (with a key mask), or on one padded rectangle; and as the package groups them. What
+it does (``firth.layers.attention._FUSED_FROM``, ``firth.packed.RECTANGLE_COST``, ``SLOT_COST``, ``SHORT_ROW`` and
+``GROUP_MULTIPLE``) is chosen from here.
 """
 
 from argparse import Namespace
@@ -22,10 +23,16 @@ from firth.layers import attention
 from firth.machine import has_fast_bfloat16
 from firth.packed import Rows
 
-HEADS, WIDTH = 12, 64
+HEADS, FEW_HEADS, WIDTH = 12, 4, 64
+# Of all rows of a table, and of one micro-batch of fine-tuning.
+TOKENS, FEW_TOKENS = 4096, 640
+SENTENCES = "review sentences, about 25"
 NEVER = 2**31
 ONE_RECTANGLE = 2**20
+AS_IT_IS = 0
 MULTIPLES = {"one length": 1, "multiple of 8": 8, "multiple of 16": 16, "multiple of 32": 32, "padded": ONE_RECTANGLE}
+MULTIPLES |= {"least cost": AS_IT_IS}
+BEFORE = packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM
 COLUMNS: measure.Columns = (
     ("name", "rows", "{}"),
     ("dtype", "type", "{}"),
@@ -40,7 +47,7 @@ def lengths_of(kind: str, tokens: int) -> np.ndarray:
     rng = np.random.default_rng(0)
     draw: dict[str, Callable[[], int]] = {
         "about 10": lambda: int(rng.integers(5, 16)),
-        "review sentences, about 25": lambda: int(np.clip(rng.lognormal(3.1, 0.5), 4, 64)),
+        SENTENCES: lambda: int(np.clip(rng.lognormal(3.1, 0.5), 4, 64)),
         "paragraphs, about 160": lambda: int(np.clip(rng.normal(160, 50), 60, 384)),
         **{f"all {n}": (lambda n=n: n) for n in (16, 32, 64, 128, 256, 512)},  # type: ignore[misc]  # bound at once
     }
@@ -50,13 +57,15 @@ def lengths_of(kind: str, tokens: int) -> np.ndarray:
     return np.array(found)
 
 
-def work(lengths: np.ndarray, dtype: torch.dtype, *, multiple: int, fused: bool, backward: bool) -> Callable[[], None]:
+def work(
+    lengths: np.ndarray, dtype: torch.dtype, heads: int, *, multiple: int, fused: bool, backward: bool
+) -> Callable[[], None]:
     """One call (and its backward) on rows laid out and computed as asked."""
-    packed.SHORT_ROW, packed.GROUP_MULTIPLE = 0, multiple
+    packed.SHORT_ROW, packed.GROUP_MULTIPLE = BEFORE[:2] if multiple == AS_IT_IS else (0, multiple)
     rows = Rows.from_lengths(lengths)
     torch.manual_seed(0)
-    joint = torch.randn(rows.n_tokens, 3, HEADS, WIDTH, dtype=dtype, requires_grad=backward)
-    grad = torch.randn(rows.n_tokens, HEADS, WIDTH, dtype=dtype)
+    joint = torch.randn(rows.n_tokens, 3, heads, WIDTH, dtype=dtype, requires_grad=backward)
+    grad = torch.randn(rows.n_tokens, heads, WIDTH, dtype=dtype)
     seed = torch.zeros(1, dtype=torch.int64)
 
     def run() -> None:
@@ -71,13 +80,21 @@ def work(lengths: np.ndarray, dtype: torch.dtype, *, multiple: int, fused: bool,
     return run
 
 
-def compared(kind: str, dtype: torch.dtype, forms: dict[str, tuple[int, bool]], options: Namespace) -> list[Any]:
+def compared(
+    kind: str,
+    dtype: torch.dtype,
+    forms: dict[str, tuple[int, bool]],
+    options: Namespace,
+    *,
+    tokens: int = TOKENS,
+    heads: int = HEADS,
+) -> list[Any]:
     """A table's rows: each form on rows of one kind."""
-    lengths = lengths_of(kind, 256 if options.quick else 4096)
+    lengths = lengths_of(kind, 256 if options.quick else tokens)
     spreads = {}
     for backward in (False, True):
         works = {
-            name: work(lengths, dtype, multiple=multiple, fused=fused, backward=backward)
+            name: work(lengths, dtype, heads, multiple=multiple, fused=fused, backward=backward)
             for name, (multiple, fused) in forms.items()
         }
         spreads[backward] = in_turn(works, options.repeats)
@@ -91,25 +108,27 @@ def compared(kind: str, dtype: torch.dtype, forms: dict[str, tuple[int, bool]], 
 def main(arguments: Sequence[str] | None = None) -> Path:
     options = measure.parsed(measure.arguments(str(__doc__).splitlines()[0]), arguments)
     types = [torch.bfloat16, torch.float32] if has_fast_bfloat16() else [torch.float32]
-    kinds = ("about 10", "review sentences, about 25", "paragraphs, about 160")
+    kinds = ("about 10", SENTENCES, "paragraphs, about 160")
     equal = ("all 16", "all 64") if options.quick else tuple(f"all {n}" for n in (16, 32, 64, 128, 256, 512))
-    before = packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM, dict(attention._FUSED_FROM)
+    fused_from = dict(attention._FUSED_FROM)
     try:
-        kernels, layouts = [], []
+        kernels, layouts, few = [], [], []
         for dtype in types:
             for kind in equal:
                 kernels += compared(kind, dtype, {"fused": (1, True), "written out": (1, False)}, options)
+            forms = {name: (multiple, dtype == torch.float32) for name, multiple in MULTIPLES.items()}
             for kind in kinds:
-                fused = dtype == torch.float32
-                layouts += compared(kind, dtype, {name: (m, fused) for name, m in MULTIPLES.items()}, options)
+                layouts += compared(kind, dtype, forms, options)
+            few += compared(SENTENCES, dtype, forms, options, tokens=FEW_TOKENS, heads=FEW_HEADS)
     finally:
-        packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM = before[:3]
-        attention._FUSED_FROM.update(before[3])
+        packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM = BEFORE
+        attention._FUSED_FROM.update(fused_from)
     return measure.write(
         "attention",
         title="Forms of attention on a processor",
         target="",
-        about=f"About 4,096 tokens, {HEADS} heads of {WIDTH}, no dropout. The layouts are compared with the kernel "
+        about=f"About {TOKENS:,} tokens, {HEADS} heads of {WIDTH}, no dropout; last about {FEW_TOKENS} tokens, "
+        f"{FEW_HEADS} heads. The layouts are compared with the kernel "
         "that is faster at their lengths (bfloat16: written out; float32: fused). Copies into rectangles and out of "
         "them are inside the timing.",
         arguments=options,
@@ -118,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         tables=[
             measure.table("Kernels, rows of one length", COLUMNS, kernels),
             measure.table("Layouts, rows of several lengths", COLUMNS, layouts),
+            measure.table("Layouts, a small model's micro-batch", COLUMNS, few),
         ],
     )
 
