@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from unicodedata import category
+from unicodedata import category, normalize
 
 from firth.errors import InputError
 from firth.tasks.readers.files import (
@@ -180,7 +180,10 @@ def _conll_row(where: str, columns: list[str], width: int, places: tuple[int, in
         )
     word, tag = (columns[place].strip() for place in places)
     if not word:
-        raise InputError(f"{where}: found an empty word; fill it in or remove the line")
+        raise InputError(
+            f"{where}: found an empty word; fill it in or remove the line; if each line has a character, name "
+            "--format klue"
+        )
     return word, tag, where
 
 
@@ -385,7 +388,7 @@ def _klue_sentence(path: Path, block: _Block, labelled: bool) -> Tagged:
     text, spans, tags, held = "", list[tuple[int, int]](), list[str](), ""
     for number, line in block.lines:
         where = f"{path}:{number}"
-        columns = line.split("\t")
+        columns = normalize("NFC", line).split("\t")  # of macOS, syllables are several characters
         if len(columns) != 1 + labelled and len(columns) != 2:
             raise InputError(f"{where}: found {columns_text(len(columns))}, expected a character, a tab and its tag")
         if len(columns[0]) != 1:
