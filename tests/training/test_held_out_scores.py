@@ -12,6 +12,7 @@ from torch import nn
 
 from firth.errors import ConfigError
 from firth.training.config import OptimConfig
+from firth.training.held_out import HeldOut
 from firth.training.log import read_log
 from firth.training.optim import AveragedSgd, make_optimizer
 from firth.training.trainer import Trainer
@@ -35,7 +36,7 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What a test puts in here comes out of the evaluations, one after the other."""
     given: list[float] = []
     left: Iterator[float] = iter(given)
-    monkeypatch.setattr(Trainer, "evaluate", lambda self: {"guess_loss": 0.0, "loss": next(left)})
+    monkeypatch.setattr(HeldOut, "score", lambda self: {"guess_loss": 0.0, "loss": next(left)})
     return given
 
 
@@ -102,11 +103,11 @@ def test_the_kept_model_and_its_score_are_of_the_averages(tmp_path: Path, monkey
     trainer.saver.save_model = lambda folder, facts, weights: kept.append(float(weights["numbers"][0]))
     scored: list[float] = []
 
-    def evaluate(self: Trainer) -> dict[str, float]:
+    def score(self: HeldOut) -> dict[str, float]:
         scored.append(float(self.objective.numbers.detach()[0]))
         return {"loss": (scored[-1] - 1) ** 2 + (0.5 if len(scored) == 3 else 0.0)}
 
-    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    monkeypatch.setattr(HeldOut, "score", score)
     assert trainer.fit()
     # The last thing written is the checkpoint, of the weights themselves; before it the best model, an average.
     assert kept[-1] == pytest.approx(float(trainer.objective.numbers.detach()[0]))

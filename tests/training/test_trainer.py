@@ -18,6 +18,7 @@ from firth.errors import CheckpointError, ConfigError, TrainingError
 from firth.files import write_folder
 from firth.training.checkpoint import list_checkpoints, save_tensors
 from firth.training.config import TrainConfig
+from firth.training.held_out import HeldOut
 from firth.training.log import read_log
 from firth.training.trainer import Trainer
 
@@ -97,7 +98,7 @@ def test_the_best_model_on_held_out_text_is_kept(tmp_path: Path, monkeypatch: py
         tmp_path / "run", [batch_of([0], 1)], dev=lambda: iter([batch_of([0], 1)]), config={"eval_every": 1}
     )
     scores = iter([3.0, 1.0, 2.0, 1.5])
-    monkeypatch.setattr(Trainer, "evaluate", lambda self: {"guess_loss": 0.0, "loss": next(scores)})
+    monkeypatch.setattr(HeldOut, "score", lambda self: {"guess_loss": 0.0, "loss": next(scores)})
     assert trainer.fit()
     assert (tmp_path / "run" / "model" / "step").read_text() == "2"
     assert (trainer.state.best, trainer.state.best_step) == (1.0, 2)

@@ -41,6 +41,7 @@ from firth.training.collectives import (
 )
 from firth.training.compiled_blocks import compile_regions, recompute_regions
 from firth.training.config import OptimConfig, TrainConfig
+from firth.training.held_out import HeldOut, means_of
 from firth.training.interrupt import Stopped, StopRequest
 from firth.training.log import Log
 from firth.training.meter import Meter
@@ -345,72 +346,12 @@ class Trainer:
         exact = self.dtype == torch.float32
         return causes if exact else f"{causes}, or {self.dtype} too imprecise: try float32"
 
-    @torch.no_grad()
-    def evaluate(self) -> dict[str, float]:
-        """Compute loss per prediction and accuracy of each term on held-out text, over all processes.
-
-        Excludes penalty terms. Empty if there is nothing to predict.
-        """
-        assert self.dev is not None
-        self.objective.eval()
-        terms = [term for term in self.objective.weights if term not in self.objective.penalties]
-        # Read once, after the last batch: on a GPU each reading waits for all queued work.
-        zero = torch.zeros((), dtype=torch.float64, device=self.device)
-        totals = {f"{term}_{kind}": zero for term in terms for kind in ("loss", "correct")}
-        counts = {f"{term}_count": 0.0 for term in terms}
-        n_slots = len(range(self.world.rank, self.config.slots, self.world.size))
-        carries: dict[int, Carry | None] = {}
-        for number, batch in enumerate(self._in_step(self.dev())):
-            slot = number % n_slots
-            step = self.forward(batch.to(self.device), None if batch.starts_stream else carries.get(slot))
-            carries[slot] = step.carry
-            for term in terms:
-                totals[f"{term}_loss"] = totals[f"{term}_loss"] + step.losses[term]
-                totals[f"{term}_correct"] = totals[f"{term}_correct"] + step.correct[term]
-                counts[f"{term}_count"] += batch.counts().get(term, 0)
-        self.objective.train()
-        if self.world.sharded:
-            from firth.training.sharding import drop_gathered
-
-            drop_gathered(self.objective)
-        sums = sum_over_ranks(counts | {name: float(total) for name, total in totals.items()}, self.world)
-        # Without predictions there is no score: a loss of zero would be unbeatable.
-        return self._means(sums) if all(sums[f"{term}_count"] for term in terms) else {}
-
-    def _in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """This process's held-out batches. With sharded weights, every forward needs all processes: those that have
-        no batch left compute one more time what they had, and drop it."""
-        if not self.world.sharded:
-            yield from batches
-            return
-        spare: Batch | None = None
-        while True:
-            batch = next(batches, None)
-            if not any_rank(batch is not None, self.world):
-                return
-            if batch is not None:
-                spare = batch
-                yield batch
-                continue
-            if spare is None:
-                # Fewer held-out batches than processes: one to train on serves as well.
-                rank, size = self.world.rank, self.world.size
-                place = Place.parse(self.state.place)
-                with contextlib.closing(self.source.steps(place, step=self.state.step, rank=rank, world=size)) as steps:
-                    spare = next(steps)[0][0]
-            self.forward(spare.to(self.device), None)
-
-    def _means(self, sums: dict[str, float]) -> dict[str, float]:
-        means, total = {}, 0.0
-        for term, weight in self.objective.weights.items():
-            if f"{term}_count" not in sums:
-                continue
-            count = max(sums[f"{term}_count"], 1)
-            means[f"{term}_loss"] = sums[f"{term}_loss"] / count
-            if f"{term}_correct" in sums:
-                means[f"{term}_accuracy"] = sums[f"{term}_correct"] / count
-            total += weight * means[f"{term}_loss"]
-        return means | {"loss": total}
+    def _spare(self) -> Batch:
+        """A batch to train on, for a process that has none to evaluate."""
+        rank, size = self.world.rank, self.world.size
+        place = Place.parse(self.state.place)
+        with contextlib.closing(self.source.steps(place, step=self.state.step, rank=rank, world=size)) as steps:
+            return next(steps)[0][0]
 
     def _evaluate(self, log: Log, progress: Progress) -> None:
         """Score on held-out text and keep the best model so far; without such text, the last."""
@@ -471,7 +412,20 @@ class Trainer:
 
     def _scores(self) -> dict[str, float]:
         """Empty without held-out text, or with nothing to predict there."""
-        return self.judge() if self.judge else self.evaluate() if self.dev else {}
+        if self.judge is not None:
+            return self.judge()
+        if self.dev is None:
+            return {}
+        held_out = HeldOut(
+            objective=self.objective,
+            batches=self.dev,
+            forward=self.forward,
+            spare=self._spare,
+            slots=self.config.slots,
+            device=self.device,
+            world=self.world,
+        )
+        return held_out.score()
 
     def _shown(self, scores: dict[str, float]) -> str:
         shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
@@ -484,7 +438,7 @@ class Trainer:
         return score > best if self.judge else score < best
 
     def _log_training(self, log: Log, meter: Meter) -> None:
-        means = self._means(self.state.pending)
+        means = means_of(self.objective.weights, self.state.pending)
         self.state.pending = {}
         rates = meter.read(self.world)
         meter.note = f"loss {means['loss']:.3f}  {format_count(rates['tokens_per_s'])} tok/s  " + (
