@@ -16,7 +16,7 @@ from firth.serving.config import Limits
 from firth.serving.cost import CostModel
 from firth.serving.engine import Caller
 from firth.serving.hosted import Hosted
-from firth.serving.scheduler import OverloadError
+from firth.serving.scheduler import OverloadError, Request
 from firth.text.tokenizer import Tokenizer
 
 
@@ -186,7 +186,7 @@ def test_a_search_that_is_left_lets_go_of_its_thread(serve: Serve) -> None:
         def run(step: Any) -> Any:
             def through_all(through: Any) -> Any:
                 try:
-                    return through(step)
+                    return through(step, 1)
                 finally:
                     loop.call_soon_threadsafe(ended.set)
 
@@ -207,6 +207,37 @@ def test_a_search_that_is_left_lets_go_of_its_thread(serve: Serve) -> None:
             await busy
 
     assert serve(work, "gpt") == (0, 0)
+
+
+def test_a_step_of_a_search_counts_for_what_it_reads(
+    serve: Serve, predictors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one reads the whole prompt, or as many sources as the limit allows; each beam reads a token then."""
+    prompt, sources = "the old farmer walked to the river", ["the old farmer", "the old farmer walked", "the river"]
+    tokens = list[int]()
+
+    async def work(client: Client) -> Any:
+        scheduler = client.state.engine.scheduler
+        add = scheduler.add
+
+        def noted(request: Request) -> None:
+            tokens.extend(row.tokens for row in request.rows)
+            add(request)
+
+        monkeypatch.setattr(scheduler, "add", noted)
+        parameters = {"max_new_tokens": 3, "do_sample": False}
+        generated = await client.post("/text-generation", {"inputs": prompt, "parameters": parameters})
+        n_generated, body = len(tokens), {"inputs": sources, "parameters": {"num_beams": 2}}
+        translated = await client.post("/models/mt/pipeline/translation", body)
+        return generated.status_code, translated.status_code, tokens[:n_generated], tokens[n_generated:]
+
+    model: Model = predictors["mt"]
+    n_prompt, n_source = len(model.tokenize(prompt)), len(model.tokenize(sources[1])) + 1
+    limits = Limits(timeout_ms=600_000, max_queue_ms=600_000, prompt_tokens=n_prompt)
+    *statuses, generated, translated = serve(work, "gpt", "mt", limits=limits)
+    assert statuses == [200, 200]
+    assert generated == [n_prompt, 1, 1]
+    assert translated[:3] == [n_source, 1, 2] and max(translated) == n_source
 
 
 def test_attention_maps_are_not_interrupted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,6 +200,28 @@ def test_questions_that_have_no_answer(serve: Serve, path: str, body: Any, statu
     assert answer.headers["x-request-id"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"model": "gpt", "prompt": ["the", "the old farmer"]}),
+        ("/v1/completions", {"model": "gpt", "prompt": "the old farmer", "stream": True}),
+        ("/text-generation", {"inputs": ["the", "the old farmer"]}),
+        ("/models/mt/pipeline/translation", {"inputs": ["the", "the old farmer"]}),
+        ("/models/mt/cross_attention", {"inputs": "the old farmer"}),
+    ],
+)
+def test_a_prompt_that_would_keep_all_others_waiting_is_refused(serve: Serve, path: str, body: Any) -> None:
+    steps = list[Any]()
+
+    async def work(client: Client) -> Any:
+        client.state.engine.scheduler.add = steps.append
+        return await client.post(path, body)
+
+    answer = serve(work, "gpt", "mt", limits=Limits(prompt_tokens=2, timeout_ms=600_000))
+    assert answer.status_code == 422 and not steps
+    assert "tokens; this server continues or translates at most 2" in answer.text
+
+
 def test_each_protocol_has_its_own_form_of_errors(serve: Serve) -> None:
     async def work(client: Client) -> list[Any]:
         many = {"model": "gpt", "prompt": ["a", "b"], "n": 16, "max_tokens": 17}

@@ -21,7 +21,7 @@ from firth.serving.asking import (
     request_body,
 )
 from firth.serving.refusals import RefusalError
-from firth.serving.searches import check_writing, generate, generate_parts
+from firth.serving.searches import check_writing, generate, generate_parts, prompt_ids
 
 
 @request_body
@@ -90,6 +90,7 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
     if n < 1 or n * len(prompts) > context.state.limits.inputs:
         message = f"n={n} of {len(prompts)} prompts: expected 1 to {context.state.limits.inputs} completions"
         raise RefusalError(422, "inputs", message, "n")
+    await prompt_ids(context, hosted, prompts, "prompt")
     tokens, seed = 16 if body.max_tokens is None else body.max_tokens, body.seed or 0
     check_writing(context, tokens, n * len(prompts), "max_tokens")
     wanted = [(prompt, _writing(body, tokens, seed + draw)) for prompt in prompts for draw in range(n)]
