@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +27,7 @@ from firth.errors import ConfigError
 from firth.folder import read_model
 from firth.inference.loading import load
 from firth.inference.model import Model
-from firth.serving import admin
+from firth.serving import admin, server
 from firth.serving.access import Access
 from firth.serving.admin import canary, forget_garbage, leave_processors, renewed
 from firth.serving.asking import ServerState
@@ -33,7 +35,7 @@ from firth.serving.config import Limits
 from firth.serving.engine import Engine
 from firth.serving.hosted import Hosted
 from firth.serving.metrics import Metrics
-from firth.serving.server import _obey, allow_many_files
+from firth.serving.server import Served, _obey, _signals, allow_many_files
 
 KEY = "a-key-of-sixteen-letters"
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
@@ -163,6 +165,61 @@ def test_whatever_goes_wrong_the_old_model_goes_on(
     assert why in answer.json()["error"]
     said, _ = capsys.readouterr().err.splitlines()
     assert said.startswith("masked: the old model goes on: ") and why in said
+
+
+def _end_and_wait(engine: Engine) -> None:
+    """Send this process SIGTERM from a thread that loads, and wait until it was obeyed."""
+    main_thread, until = threading.main_thread().ident, time.monotonic() + 60
+    assert main_thread is not None
+    signal.pthread_kill(main_thread, signal.SIGTERM)
+    while not engine.draining and time.monotonic() < until:
+        pass
+
+
+def test_a_signal_to_end_gives_up_a_reload(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any]
+) -> None:
+    loaded, draining = list[str](), list[bool]()
+
+    async def work(client: Client) -> Any:
+        engine = client.state.engine
+
+        def load_hosted(name: str, *rest: Any) -> Hosted:
+            loaded.append(name)
+            _end_and_wait(engine)
+            draining.append(engine.draining)
+            return Hosted(name, Path("x"), predictors[name])
+
+        monkeypatch.setattr(admin, "load_hosted", load_hosted)
+        with _signals(client.state) as wait:
+            signal.raise_signal(signal.SIGHUP)
+            await asyncio.to_thread(_obey, lambda: wait(lambda: True), client.state, asyncio.get_running_loop())
+        return (await client.get("/ready")).status_code
+
+    assert serve(work, "masked", "classify") == 503
+    assert loaded == ["masked"] and draining == [True]
+
+
+def test_a_signal_to_end_gives_up_loading_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines, loaded = list[Engine](), list[str]()
+
+    def make_engine(limits: Limits, metrics: Metrics) -> Engine:
+        engines.append(Engine(limits, metrics))
+        return engines[-1]
+
+    def load_hosted(name: str, *rest: Any) -> Hosted:
+        loaded.append(name)
+        _end_and_wait(engines[-1])
+        return Hosted(name, Path("x"), predictors["classify"])
+
+    monkeypatch.setattr(server, "Engine", make_engine)
+    monkeypatch.setattr(server, "load_hosted", load_hosted)
+    models = (("a", Path("a")), ("b", Path("b")))
+    server.serve(Served(models=models, access=Access(), limits=Limits(), port=0))
+    assert loaded == ["a"]
+    assert capsys.readouterr().err.splitlines()[-1] == "stopped while models were loading"
 
 
 def test_a_model_for_something_else_is_no_reload(tiny_run: Path, predictors: dict[str, Any]) -> None:
