@@ -167,6 +167,35 @@ def test_whatever_goes_wrong_the_old_model_goes_on(
     assert said.startswith("masked: the old model goes on: ") and why in said
 
 
+def test_of_two_reloads_the_later_one_stays(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any]
+) -> None:
+    first_may_end, made, at_once = threading.Event(), list[Hosted](), list[bool]()
+
+    def load_hosted(name: str, *rest: Any) -> Hosted:
+        made.append(Hosted(name, Path("x"), predictors["masked"]))
+        own = made[-1]
+        if own is made[0]:
+            assert first_may_end.wait(60)
+            at_once.append(len(made) > 1)
+        return own
+
+    monkeypatch.setattr(admin, "load_hosted", load_hosted)
+
+    async def work(client: Client) -> Any:
+        first = asyncio.ensure_future(admin.reload_model(client.state, "masked"))
+        while not made:
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(admin.reload_model(client.state, "masked"))
+        for _ in range(10_000):  # turns in which the second one would begin
+            await asyncio.sleep(0)
+        first_may_end.set()
+        await asyncio.gather(first, second)
+        return client.state.models["masked"]
+
+    assert serve(work, "masked") is made[1] and at_once == [False]
+
+
 def _end_and_wait(engine: Engine) -> None:
     """Send this process SIGTERM from a thread that loads, and wait until it was obeyed."""
     main_thread, until = threading.main_thread().ident, time.monotonic() + 60

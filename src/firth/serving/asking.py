@@ -1,5 +1,6 @@
 """What the routes of all protocols share: a request's body, its checks, and the call of the engine."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -54,6 +55,7 @@ class ServerState:
     limits: Limits
     accept_ids: bool = False
     started: bool = False
+    reloads: asyncio.Lock = field(default_factory=asyncio.Lock)
     learning: bool = False  # a learning curve is computed, of which there is one at a time
 
     def model(self, name: str | None) -> Hosted:
