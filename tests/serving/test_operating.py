@@ -21,6 +21,7 @@ import pytest
 import torch
 from served import Client, Serve
 
+import firth.folder
 import firth.serving
 from firth.cli import main
 from firth.errors import ConfigError
@@ -165,6 +166,29 @@ def test_whatever_goes_wrong_the_old_model_goes_on(
     assert why in answer.json()["error"]
     said, _ = capsys.readouterr().err.splitlines()
     assert said.startswith("masked: the old model goes on: ") and why in said
+
+
+def test_a_reload_that_memory_has_no_room_for_is_refused_before_anything_is_made(
+    serve: Serve, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = Access(keys=(hashlib.sha256(KEY.encode()).digest(),))
+
+    def unexpected(*given: Any) -> Any:
+        raise AssertionError("no weights are read")
+
+    monkeypatch.setattr(firth.folder, "free_memory", lambda device: 1000.0)
+    monkeypatch.setattr(firth.folder, "read_weights", unexpected)
+
+    async def work(client: Client) -> Any:
+        old = client.state.models["masked"]
+        old.path = tiny_run
+        refused = await client.post("/admin/models/masked/reload", {}, headers=WITH_KEY)
+        return refused, client.state.models["masked"] is old
+
+    refused, kept = serve(work, "masked", access=access)
+    assert refused.status_code == 409 and kept
+    (why,) = refused.json()["error"].splitlines()
+    assert why.startswith("the old model goes on: ") and "needs 0.0 GB of memory, and 0.0 GB are free" in why
 
 
 def test_of_two_reloads_the_later_one_stays(
