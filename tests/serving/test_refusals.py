@@ -131,6 +131,12 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
             "as deep as shape",
         ),
         ("/v2/models/masked/infer", {"inputs": [_tensor("text", "a"), _tensor("second", "b")]}, 422, "named text"),
+        (
+            "/v2/models/tag/infer",
+            {"inputs": [_tensor("text", "Mr"), _tensor("second", "b")]},
+            422,
+            "named text, not second",
+        ),
         ("/v2/models/masked/versions/2/infer", {"inputs": [_tensor("text", "a")]}, 404, "has no version '2'"),
         ("/embed", {"inputs": "a", "dimensions": 7}, 422, "dimensions=7"),
         ("/embed", {"inputs": [5, 1.5]}, 422, "inputs.1: Input should be a valid integer"),
@@ -195,7 +201,7 @@ def test_questions_that_have_no_answer(serve: Serve, path: str, body: Any, statu
     async def work(client: Client) -> Any:
         return await client.post(path, body)
 
-    answer = serve(work, "classify", "masked", "gpt", "choose", "answer")
+    answer = serve(work, "classify", "masked", "gpt", "choose", "answer", "tag")
     assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
     assert answer.headers["x-request-id"]
 

@@ -89,7 +89,8 @@ async def infer(context: Context, body: InferBody) -> Any:
         _refuse_unknown(f"{output.name}: parameters", output.parameters, "binary_data")
     tensors = _texts(context, body)
     wanted = input_names(hosted)
-    may_be_pairs = wanted == ["text"] and "predict" in hosted.abilities
+    # To a model of single texts a second one is refused below, which says how two texts are written.
+    may_be_pairs = wanted == ["text"] and hosted.task in ("classify", "multilabel", "regress")
     unknown = set(tensors) - {*wanted, *(["second"] if may_be_pairs else [])}
     if unknown or not set(wanted) <= set(tensors):
         message = f"inputs: expected tensors named {', '.join(wanted)}, not {', '.join(sorted(tensors)) or 'none'}"
