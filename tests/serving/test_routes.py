@@ -452,6 +452,23 @@ def test_tensors_of_kserve(serve: Serve, predictors: dict[str, Any], binary: boo
     np.testing.assert_allclose(shares, [list(one.probabilities.values()) for one in expected], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("all_binary", "own", "is_binary"), [(True, None, True), (True, False, False), (False, True, True)]
+)
+def test_an_output_of_kserve_has_its_own_form_or_that_of_all(
+    serve: Serve, all_binary: bool, own: bool | None, is_binary: bool
+) -> None:
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the river"]}
+    output = {"name": "label"} if own is None else {"name": "label", "parameters": {"binary_data": own}}
+    body = {"inputs": [tensor], "outputs": [output], "parameters": {"binary_data_output": all_binary}}
+
+    async def work(client: Client) -> Any:
+        return await client.post("/v2/models/classify/infer", body)
+
+    answer = serve(work, "classify")
+    assert answer.status_code == 200 and ("inference-header-content-length" in answer.headers) is is_binary
+
+
 def test_tensors_of_kserve_may_have_a_list_for_each_row(serve: Serve) -> None:
     async def work(client: Client) -> Any:
         tensor = {"name": "text", "datatype": "BYTES"}
