@@ -14,7 +14,7 @@ from served import Client, Serve
 
 from firth.errors import ConfigError, InputError
 from firth.inference.model import Model
-from firth.serving.access import Access, host_name, make_access, read_keys
+from firth.serving.access import Access, allowed_name, host_name, make_access, read_keys
 from firth.serving.config import Limits
 from firth.serving.engine import Caller
 from firth.serving.forward import Forward, Job, Prepared
@@ -506,6 +506,30 @@ def test_other_addresses_want_keys() -> None:
     assert "models.example" in make_access("::1", None, ["Models.example"], no_auth=False).hosts
     names = {"LocalHost:80": "localhost", "[::1]:8080": "::1", "a.b.": "a.b", "[": "", "": ""}
     assert {host: host_name(host) for host in names} == names
+
+
+def test_allowed_names_are_compared_as_host_headers_are(serve: Serve) -> None:
+    """A refusal names what to allow, which is let in then."""
+    given = ["box.lan:8080", "Box.lan.", "my_box", "192.168.1.5", "fd00::1", "[FD00::1]:80"]
+    assert list(map(allowed_name, given)) == ["box.lan", "box.lan", "my_box", "192.168.1.5", "fd00::1", "fd00::1"]
+
+    def ask(*allowed: str) -> Any:
+        async def work(client: Client) -> Any:
+            return await client.post("/predict", {"inputs": "a"}, headers={"host": "Box.LAN.:8080"})
+
+        return serve(work, "classify", access=make_access("127.0.0.1", None, allowed, no_auth=False))
+
+    refused = ask()
+    assert refused.status_code == 403
+    assert ask(refused.json()["error"].rpartition(" --allowed-host ")[2]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given", ["http://box.lan", "box.lan/", "", "*.box.lan", "a b", "a@b", "bücher.example", "[::x]"]
+)
+def test_what_is_no_host_name_cannot_be_allowed(given: str) -> None:
+    with pytest.raises(ConfigError, match="--allowed-host .* expected a host name, such as box.lan"):
+        make_access("127.0.0.1", None, [given], no_auth=False)
 
 
 def test_models_have_names_of_their_own(tmp_path: Path) -> None:
