@@ -275,6 +275,27 @@ def test_a_signal_to_end_gives_up_loading_at_the_start(
     assert capsys.readouterr().err.splitlines()[-1] == "stopped while models were loading"
 
 
+@pytest.mark.parametrize(
+    ("access", "is_told"),
+    [
+        (Access(), True),
+        (Access(hosts=("box.lan",)), False),
+        (Access(keys=(hashlib.sha256(KEY.encode()).digest(),)), False),
+    ],
+)
+def test_who_serves_everybody_by_every_name_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    predictors: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    access: Access,
+    is_told: bool,
+) -> None:
+    monkeypatch.setattr(server, "load_hosted", lambda name, *rest: Hosted(name, Path("x"), predictors["classify"]))
+    monkeypatch.setattr(server, "_obey", lambda *given: None)
+    server.serve(Served(models=(("a", Path("a")),), access=access, limits=Limits(), port=0))
+    assert ("give --allowed-host NAME" in capsys.readouterr().err) is is_told
+
+
 def test_a_model_for_something_else_is_no_reload(tiny_run: Path, predictors: dict[str, Any]) -> None:
     old = Hosted("a", tiny_run, predictors["classify"])
     with pytest.raises(ConfigError, match="pretraining instead of classify"):

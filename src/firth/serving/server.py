@@ -140,6 +140,10 @@ def serve(served: Served) -> None:
         state.engine.start()
         state.started = True
         say(_address(served, bound))
+        if not served.access.keys and not served.access.hosts:
+            say(
+                "give --allowed-host NAME as well: until then, pages of any site can reach this server by DNS rebinding"
+            )
         try:
             _obey(lambda: wait(thread.is_alive), state, loop)
             asyncio.run_coroutine_threadsafe(state.engine.drained(), loop).result()
