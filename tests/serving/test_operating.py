@@ -6,12 +6,14 @@ import hashlib
 import math
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +296,36 @@ def test_who_serves_everybody_by_every_name_is_told(
     monkeypatch.setattr(server, "_obey", lambda *given: None)
     server.serve(Served(models=(("a", Path("a")),), access=access, limits=Limits(), port=0))
     assert ("give --allowed-host NAME" in capsys.readouterr().err) is is_told
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_probes_are_answered_while_models_are_loaded(
+    monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any], is_broken: bool
+) -> None:
+    """If a model cannot be loaded, the port is free again."""
+    ports, answers = list[int](), list[tuple[int, str]]()
+
+    def listen(host: str, port: int) -> socket.socket:
+        bound = server_listen(host, port)
+        ports.append(bound.getsockname()[1])
+        return bound
+
+    def load_hosted(name: str, *rest: Any) -> Hosted:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=60) as http:
+            answers.extend((one.status_code, one.text) for one in map(http.get, ("/health", "/ready")))
+        if is_broken:
+            raise ConfigError("no model")
+        return Hosted(name, Path("x"), predictors["classify"])
+
+    server_listen = server.listen
+    monkeypatch.setattr(server, "listen", listen)
+    monkeypatch.setattr(server, "load_hosted", load_hosted)
+    monkeypatch.setattr(server, "_obey", lambda *given: None)
+    served = Served(models=(("a", Path("a")),), access=Access(), limits=Limits(), port=0)
+    with pytest.raises(ConfigError, match="no model") if is_broken else nullcontext():
+        server.serve(served)
+    assert [status for status, _ in answers] == [200, 503] and "the server is loading" in answers[1][1]
+    server_listen("127.0.0.1", ports[0]).close()
 
 
 def test_a_model_for_something_else_is_no_reload(tiny_run: Path, predictors: dict[str, Any]) -> None:

@@ -436,14 +436,16 @@ def test_an_overload_is_refused_with_when_to_come_again(serve: Serve) -> None:
 def test_nothing_is_taken_before_the_start_and_after_the_end(serve: Serve) -> None:
     async def work(client: Client) -> Any:
         client.state.started = False
-        loading = await client.post("/predict", {"inputs": "a"})
+        asked = [client.get(path) for path in ("/ready", "/v2/health/ready", "/info", "/v1/models", "/metrics")]
+        loading = [await client.post("/predict", {"inputs": "a"}), *[await one for one in asked]]
+        alive = [(await client.get(path)).status_code for path in ("/health", "/v2/health/live", "/")]
         client.state.started, client.state.engine.draining = True, True
-        draining = await client.get("/ready")
-        return loading, draining, (await client.get("/health")).status_code
+        return loading, await client.get("/ready"), alive, (await client.get("/metrics")).status_code
 
-    loading, draining, alive = serve(work, "classify")
-    assert loading.status_code == draining.status_code == 503 and alive == 200
-    assert "loading" in loading.json()["error"]
+    loading, draining, alive, metrics = serve(work, "classify")
+    assert [one.status_code for one in loading] == [503] * 6 and alive == [200] * 3 and metrics == 200
+    assert all("the server is loading" in one.text and one.headers["retry-after"] for one in loading)
+    assert draining.status_code == 503 and "shutting down" in draining.json()["error"]
 
 
 def test_keys_and_names(serve: Serve) -> None:

@@ -158,8 +158,7 @@ async def alive(context: Context, body: None) -> Any:
 
 
 async def ready(context: Context, body: None) -> Any:
-    if not context.state.ready:
-        raise RefusalError(503, "not ready", "the server is loading or shutting down")
+    context.state.check_ready()
     return {"status": "ready"}
 
 

@@ -58,6 +58,12 @@ class ServerState:
     reloads: asyncio.Lock = field(default_factory=asyncio.Lock)
     learning: bool = False  # a learning curve is computed, of which there is one at a time
 
+    def check_ready(self) -> None:
+        """RefusalError 503 while models are loaded at the start, and once the server shuts down."""
+        if not self.ready:
+            what = "shutting down" if self.engine.draining else "loading"
+            raise RefusalError(503, "not ready", f"the server is {what}", headers={"Retry-After": "5"})
+
     def model(self, name: str | None) -> Hosted:
         """The model of a name, or the default; RefusalError 404."""
         found = next(iter(self.models.values())) if name is None else self.models.get(name)

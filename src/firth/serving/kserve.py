@@ -265,8 +265,7 @@ async def live(context: Context, body: None) -> Any:
 
 
 async def ready(context: Context, body: None) -> Any:
-    if not context.state.ready:
-        raise RefusalError(503, "not ready", "the server is loading or shutting down")
+    context.state.check_ready()
     return {"ready": True}
 
 

@@ -1,4 +1,4 @@
-"""Run the server: load, listen, and obey signals until the end.
+"""Run the server: listen, load, and obey signals until the end.
 
 HTTP runs in a thread of its own; the main thread waits for signals, so that nothing of uvicorn's and nothing of the
 command line's fights over them. SIGTERM and Ctrl-C: no new requests, accepted ones are finished, exit code 0; what is
@@ -130,26 +130,26 @@ def serve(served: Served) -> None:
     allow_many_files()
     state = make_state(served)
     with _signals(state) as wait, listen(served.host, served.port) as bound:
-        apart(lambda: load_models(served, state))
-        if state.engine.draining:
-            say("stopped while models were loading")
-            return
-        leave_processors(state)
-        forget_garbage()
+        # Before models are loaded: meanwhile probes are told so.
         server, thread, loop = start_http(make_app(state, served.access), bound)
-        state.engine.start()
-        state.started = True
-        say(_address(served, bound))
-        if not served.access.keys and not served.access.hosts:
-            say(
-                "give --allowed-host NAME as well: until then, pages of any site can reach this server by DNS rebinding"
-            )
         try:
+            apart(lambda: load_models(served, state))
+            if state.engine.draining:
+                say("stopped while models were loading")
+                return
+            leave_processors(state)
+            forget_garbage()
+            state.engine.start()
+            state.started = True
+            say(_address(served, bound))
+            if not served.access.keys and not served.access.hosts:
+                say("give --allowed-host NAME too: until then pages of any site reach this server by DNS rebinding")
             _obey(lambda: wait(thread.is_alive), state, loop)
             asyncio.run_coroutine_threadsafe(state.engine.drained(), loop).result()
         finally:
             state.engine.draining = True
-            state.engine.stop()
+            if state.started:
+                state.engine.stop()
             server.should_exit = True
             thread.join()
     say("stopped")
