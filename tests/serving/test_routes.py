@@ -156,15 +156,28 @@ def test_the_best_answer_is_the_first_of_several_and_may_be_asked_not_to_be_empt
 
 
 @pytest.mark.parametrize("model", ["towers", "pairs"])
-def test_a_model_of_pairs_refuses_a_single_text(serve: Serve, model: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "inputs", "pair"),
+    [
+        ("/predict", "a river", '{"inputs": ["first text", "second text"]}'),
+        ("/predict", [["a river", "the winter"], ["a river"]], '{"inputs": ["first text", "second text"]}'),
+        (
+            "/text-classification",
+            ["a river", "the winter"],
+            '{"inputs": {"text": "first text", "text_pair": "second text"}}',
+        ),
+    ],
+)
+def test_a_model_of_pairs_refuses_a_single_text_and_says_how_a_pair_is_written(
+    serve: Serve, model: str, path: str, inputs: Any, pair: str
+) -> None:
     async def work(client: Client) -> Any:
-        refused = await client.post("/predict", {"inputs": [["a river", "the winter"], ["a river"]]})
-        return refused, await client.post("/predict", {"inputs": [["a river", "the winter"]]})
+        return await client.post(path, {"inputs": inputs}), await client.post(path, json.loads(pair))
 
-    refused, answered = serve(work, model)
-    assert refused.status_code in (400, 422)
-    assert refused.json()["error"].startswith("a single text, and the model has learnt from pairs of texts")
-    assert answered.status_code == 200, answered.text
+    refused, written = serve(work, model)
+    error = f"inputs: a single text, and {model} reads pairs of texts; write a pair as {pair}"
+    assert (refused.status_code, refused.json()["error"]) == (422, error)
+    assert written.status_code == 200, "the error's own words are a body"
 
 
 def test_info_says_which_models_read_two_texts_apart(serve: Serve) -> None:

@@ -113,10 +113,16 @@ class Context:
         self.characters += sum(map(len, value))
         return list(value)
 
-    def check_pairs(self, hosted: Hosted, how: str) -> None:
-        """RefusalError for a pair of texts where the model learnt from single ones; ``how`` several are written."""
-        if hosted.pairs is False:
-            message = f"inputs: a pair of texts, and {hosted.name} reads single texts; write two texts as {how}"
+    def check_pairs(self, hosted: Hosted, items: Sequence[Any], two: str, pair: str) -> None:
+        """RefusalError for a pair of texts where the model learnt from single ones, or the reverse.
+
+        How a request writes ``two`` texts, and a ``pair``: the model's own words are about files.
+        """
+        if hosted.pairs is False and any(isinstance(item, tuple) for item in items):
+            message = f"inputs: a pair of texts, and {hosted.name} reads single texts; write two texts as {two}"
+            raise RefusalError(422, "pair", message, "inputs")
+        if hosted.pairs and not all(isinstance(item, tuple) for item in items):
+            message = f"inputs: a single text, and {hosted.name} reads pairs of texts; write a pair as {pair}"
             raise RefusalError(422, "pair", message, "inputs")
 
     def check_number(self, n: int, name: str = "inputs") -> None:

@@ -189,8 +189,8 @@ async def classification(context: Context, body: TaskBody) -> Any:
     context.texts([text for text, _ in pairs])
     context.texts([second for _, second in pairs if second is not None] or [""])
     items = [text if second is None else (text, second) for text, second in pairs]
-    if any(isinstance(item, tuple) for item in items):
-        context.check_pairs(hosted, '{"inputs": ["first text", "second text"]}')
+    two, pair = '["first text", "second text"]', '{"text": "first text", "text_pair": "second text"}'
+    context.check_pairs(hosted, items, f'{{"inputs": {two}}}', f'{{"inputs": {pair}}}')
     answers = await _predictions(context, "/text-classification", items)
     # Nested for one text as well: clients take the first element.
     return [label_scores(hosted, answer, options.top_k) for _, answer in answers]

@@ -215,8 +215,10 @@ def _items(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> l
             raise RefusalError(400, "body", message, "item") from None
         return choice_items(context, items)
     if "second" in tensors:
-        context.check_pairs(hosted, "two elements of the tensor text, without the tensor second")
-        return list(zip(tensors["text"], tensors["second"], strict=True))
+        both = list(zip(tensors["text"], tensors["second"], strict=True))
+        two = "two elements of the tensor text, without the tensor second"
+        context.check_pairs(hosted, both, two, "an element of each of both tensors")
+        return both
     return list(tensors["text"])
 
 
