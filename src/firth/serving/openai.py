@@ -90,7 +90,7 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
     if n < 1 or n * len(prompts) > context.state.limits.inputs:
         message = f"n={n} of {len(prompts)} prompts: expected 1 to {context.state.limits.inputs} completions"
         raise RefusalError(422, "inputs", message, "n")
-    await prompt_ids(context, hosted, prompts, "prompt")
+    rows = await prompt_ids(context, hosted, prompts, "prompt")
     tokens, seed = 16 if body.max_tokens is None else body.max_tokens, body.seed or 0
     check_writing(context, tokens, n * len(prompts), "max_tokens")
     wanted = [(prompt, _writing(body, tokens, seed + draw)) for prompt in prompts for draw in range(n)]
@@ -104,11 +104,10 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
         parts = _events(context, hosted.name, wanted, head)
         first = await anext(parts)  # what is wrong is said before the stream begins
         return StreamingResponse(_from(first, parts), media_type="text/event-stream")
-    choices, written, read = [], 0, 0
+    choices, written, read = [], 0, sum(map(len, rows))
     for index, (prompt, writing) in enumerate(wanted):
         made = await generate(context, prompt, writing, hosted.name)
         written += len(made.tokens)
-        read += len(hosted.model.tokenize(prompt))
         choices.append({"index": index, "text": made.text, "logprobs": None, "finish_reason": "length"})
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
     return {**head, "choices": choices, "usage": usage}
