@@ -94,6 +94,30 @@ def test_long_bodies_are_not_tokenised_where_all_requests_arrive(
     assert threads[0] == threading.current_thread().name and threads[-1].startswith("tokenizer")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_long_prompts_are_not_tokenised_where_all_requests_arrive(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    threads, ids_many, encode_many = set[str](), Tokenizer.ids_many, Tokenizer.encode_many
+
+    def ids_noted(self: Tokenizer, texts: Sequence[str]) -> Any:
+        threads.add(threading.current_thread().name)
+        return ids_many(self, texts)
+
+    def noted(self: Tokenizer, texts: Sequence[str]) -> Any:
+        threads.add(threading.current_thread().name)
+        return encode_many(self, texts)
+
+    async def work(client: Client) -> Any:
+        body = {"model": "gpt", "prompt": "the river" + " " * 2000, "max_tokens": 2, "stream": stream}
+        return (await client.post("/v1/completions", body)).status_code
+
+    monkeypatch.setattr(Tokenizer, "ids_many", ids_noted)
+    monkeypatch.setattr(Tokenizer, "encode_many", noted)
+    assert serve(work, "gpt") == 200
+    assert threads and threading.main_thread().name not in threads
+
+
 def test_long_bodies_are_not_read_where_all_requests_arrive(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     threads, read, check = list[str](), app.parse_json, huggingface.validated
 

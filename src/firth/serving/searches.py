@@ -34,14 +34,14 @@ async def generate(context: Context, prompt: str, writing: dict[str, Any], name:
 
 
 async def generate_parts(
-    context: Context, prompt: str, writing: dict[str, Any], name: str | None = None
+    context: Context, prompt: str, ids: list[int], writing: dict[str, Any], name: str | None = None
 ) -> AsyncGenerator[str]:
-    """The same in parts, each as soon as its token is there; together they are the text."""
+    """The same in parts, each as soon as its token is there; together they are the text. ``ids``: of the prompt."""
     hosted = context.hosted("generate", name)
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[int | None]()
-    tokenizer, ids, sent = hosted.model.loaded.tokenizer, list[int](), ""
-    own = tokenizer.encode(prompt).ids
-    before = tokenizer.decode(own)
+    tokenizer, sent = hosted.model.loaded.tokenizer, ""
+    # How a token is written depends on the one before it and on no others; special ones are not written at all.
+    last, new = [number for number in ids if number not in tokenizer.special_ids][-1:], list[int]()
 
     def note(newest: list[int]) -> None:
         loop.call_soon_threadsafe(queue.put_nowait, newest[0])
@@ -52,12 +52,12 @@ async def generate_parts(
     search.add_done_callback(lambda _: queue.put_nowait(None))
     try:
         while (number := await queue.get()) is not None:
-            ids.append(number)
-            text = tokenizer.decode([*own, *ids])
+            new.append(number)
+            before, text = tokenizer.decode(last), tokenizer.decode([*last, *new])
             # A token may change how those before it are written: wait until the text only grows.
-            if text.startswith(before + sent) and len(text) > len(before + sent):
-                part = text[len(before + sent) :]
-                sent += part
+            if text.startswith(before) and len(text) > len(before):
+                part = text[len(before) :]
+                last, new, sent = new, [], sent + part
                 yield part
         whole = (await search).text
         if whole.startswith(sent) and len(whole) > len(sent):
