@@ -18,12 +18,14 @@ def build(models: str, host: str, key: str) -> ASGIApp:
     from firth.serving.access import KEY_VARIABLE, make_access
     from firth.serving.app import make_app
     from firth.serving.config import Limits
-    from firth.serving.server import Served, load_models, named_models
+    from firth.serving.server import Served, load_models, make_state, named_models
 
     if key:
         os.environ[KEY_VARIABLE] = key
     access = make_access(host, None, [], no_auth=False)
-    state = load_models(Served(models=named_models(models.split()), access=access, limits=Limits(), host=host))
+    served = Served(models=named_models(models.split()), access=access, limits=Limits(), host=host)
+    state = make_state(served)
+    load_models(served, state)
     state.engine.start()
     state.started = True
     return make_app(state, access)

@@ -176,7 +176,7 @@ def test_the_command_line_says_that_a_port_is_in_use_before_it_loads(
 
 
 def test_two_servers_that_start_at_the_same_time_do_not_share_a_port() -> None:
-    """Both can bind it, since neither listens while it loads."""
+    """Both can bind it until one of them listens."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("nobody asks")

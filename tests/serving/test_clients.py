@@ -50,6 +50,17 @@ def test_completions_are_the_models_own_whole_and_streamed(serve: Serve, predict
     assert parts[-1].choices[0].finish_reason == "length" and whole.usage.completion_tokens == 6
 
 
+def test_a_prompt_counts_once_however_many_texts_continue_it(serve: Serve, predictors: dict[str, Any]) -> None:
+    prompts = ["the old", "the river in winter"]
+
+    async def work(client: Client) -> Any:
+        async with client_of(client) as asked:
+            return (await asked.completions.create(model="gpt", prompt=prompts, n=3, max_tokens=2)).usage
+
+    usage, n_read = serve(work, "gpt"), sum(len(predictors["gpt"].tokenize(prompt)) for prompt in prompts)
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (n_read, 12, n_read + 12)
+
+
 def test_refusals_arrive_as_the_clients_errors(serve: Serve) -> None:
     async def work(client: Client) -> None:
         async with client_of(client) as asked:

@@ -16,7 +16,7 @@ from firth.serving.config import Limits
 from firth.serving.cost import CostModel
 from firth.serving.engine import Caller
 from firth.serving.hosted import Hosted
-from firth.serving.scheduler import OverloadError
+from firth.serving.scheduler import OverloadError, Request
 from firth.text.tokenizer import Tokenizer
 
 
@@ -92,6 +92,30 @@ def test_long_bodies_are_not_tokenised_where_all_requests_arrive(
     monkeypatch.setattr(Tokenizer, "encode_many", noted)
     assert serve(work, "masked") == [200, 200 if path == "/tokenize" else 422]
     assert threads[0] == threading.current_thread().name and threads[-1].startswith("tokenizer")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_long_prompts_are_not_tokenised_where_all_requests_arrive(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    threads, ids_many, encode_many = set[str](), Tokenizer.ids_many, Tokenizer.encode_many
+
+    def ids_noted(self: Tokenizer, texts: Sequence[str]) -> Any:
+        threads.add(threading.current_thread().name)
+        return ids_many(self, texts)
+
+    def noted(self: Tokenizer, texts: Sequence[str]) -> Any:
+        threads.add(threading.current_thread().name)
+        return encode_many(self, texts)
+
+    async def work(client: Client) -> Any:
+        body = {"model": "gpt", "prompt": "the river" + " " * 2000, "max_tokens": 2, "stream": stream}
+        return (await client.post("/v1/completions", body)).status_code
+
+    monkeypatch.setattr(Tokenizer, "ids_many", ids_noted)
+    monkeypatch.setattr(Tokenizer, "encode_many", noted)
+    assert serve(work, "gpt") == 200
+    assert threads and threading.main_thread().name not in threads
 
 
 def test_long_bodies_are_not_read_where_all_requests_arrive(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +210,7 @@ def test_a_search_that_is_left_lets_go_of_its_thread(serve: Serve) -> None:
         def run(step: Any) -> Any:
             def through_all(through: Any) -> Any:
                 try:
-                    return through(step)
+                    return through(step, 1)
                 finally:
                     loop.call_soon_threadsafe(ended.set)
 
@@ -207,6 +231,37 @@ def test_a_search_that_is_left_lets_go_of_its_thread(serve: Serve) -> None:
             await busy
 
     assert serve(work, "gpt") == (0, 0)
+
+
+def test_a_step_of_a_search_counts_for_what_it_reads(
+    serve: Serve, predictors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one reads the whole prompt, or as many sources as the limit allows; each beam reads a token then."""
+    prompt, sources = "the old farmer walked to the river", ["the old farmer", "the old farmer walked", "the river"]
+    tokens = list[int]()
+
+    async def work(client: Client) -> Any:
+        scheduler = client.state.engine.scheduler
+        add = scheduler.add
+
+        def noted(request: Request) -> None:
+            tokens.extend(row.tokens for row in request.rows)
+            add(request)
+
+        monkeypatch.setattr(scheduler, "add", noted)
+        parameters = {"max_new_tokens": 3, "do_sample": False}
+        generated = await client.post("/text-generation", {"inputs": prompt, "parameters": parameters})
+        n_generated, body = len(tokens), {"inputs": sources, "parameters": {"num_beams": 2}}
+        translated = await client.post("/models/mt/pipeline/translation", body)
+        return generated.status_code, translated.status_code, tokens[:n_generated], tokens[n_generated:]
+
+    model: Model = predictors["mt"]
+    n_prompt, n_source = len(model.tokenize(prompt)), len(model.tokenize(sources[1])) + 1
+    limits = Limits(timeout_ms=600_000, max_queue_ms=600_000, prompt_tokens=n_prompt)
+    *statuses, generated, translated = serve(work, "gpt", "mt", limits=limits)
+    assert statuses == [200, 200]
+    assert generated == [n_prompt, 1, 1]
+    assert translated[:3] == [n_source, 1, 2] and max(translated) == n_source
 
 
 def test_attention_maps_are_not_interrupted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

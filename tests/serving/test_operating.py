@@ -6,10 +6,14 @@ import hashlib
 import math
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +23,14 @@ import pytest
 import torch
 from served import Client, Serve
 
+import firth.folder
 import firth.serving
 from firth.cli import main
 from firth.errors import ConfigError
 from firth.folder import read_model
 from firth.inference.loading import load
 from firth.inference.model import Model
-from firth.serving import admin
+from firth.serving import admin, server
 from firth.serving.access import Access
 from firth.serving.admin import canary, forget_garbage, leave_processors, renewed
 from firth.serving.asking import ServerState
@@ -33,7 +38,7 @@ from firth.serving.config import Limits
 from firth.serving.engine import Engine
 from firth.serving.hosted import Hosted
 from firth.serving.metrics import Metrics
-from firth.serving.server import _obey, allow_many_files
+from firth.serving.server import Served, _obey, _signals, allow_many_files
 
 KEY = "a-key-of-sixteen-letters"
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
@@ -163,6 +168,164 @@ def test_whatever_goes_wrong_the_old_model_goes_on(
     assert why in answer.json()["error"]
     said, _ = capsys.readouterr().err.splitlines()
     assert said.startswith("masked: the old model goes on: ") and why in said
+
+
+def test_a_reload_that_memory_has_no_room_for_is_refused_before_anything_is_made(
+    serve: Serve, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = Access(keys=(hashlib.sha256(KEY.encode()).digest(),))
+
+    def unexpected(*given: Any) -> Any:
+        raise AssertionError("no weights are read")
+
+    monkeypatch.setattr(firth.folder, "free_memory", lambda device: 1000.0)
+    monkeypatch.setattr(firth.folder, "read_weights", unexpected)
+
+    async def work(client: Client) -> Any:
+        old = client.state.models["masked"]
+        old.path = tiny_run
+        refused = await client.post("/admin/models/masked/reload", {}, headers=WITH_KEY)
+        return refused, client.state.models["masked"] is old
+
+    refused, kept = serve(work, "masked", access=access)
+    assert refused.status_code == 409 and kept
+    (why,) = refused.json()["error"].splitlines()
+    assert why.startswith("the old model goes on: ") and "needs 0.0 GB of memory, and 0.0 GB are free" in why
+
+
+def test_of_two_reloads_the_later_one_stays(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any]
+) -> None:
+    first_may_end, made, at_once = threading.Event(), list[Hosted](), list[bool]()
+
+    def load_hosted(name: str, *rest: Any) -> Hosted:
+        made.append(Hosted(name, Path("x"), predictors["masked"]))
+        own = made[-1]
+        if own is made[0]:
+            assert first_may_end.wait(60)
+            at_once.append(len(made) > 1)
+        return own
+
+    monkeypatch.setattr(admin, "load_hosted", load_hosted)
+
+    async def work(client: Client) -> Any:
+        first = asyncio.ensure_future(admin.reload_model(client.state, "masked"))
+        while not made:
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(admin.reload_model(client.state, "masked"))
+        for _ in range(10_000):  # turns in which the second one would begin
+            await asyncio.sleep(0)
+        first_may_end.set()
+        await asyncio.gather(first, second)
+        return client.state.models["masked"]
+
+    assert serve(work, "masked") is made[1] and at_once == [False]
+
+
+def _end_and_wait(engine: Engine) -> None:
+    """Send this process SIGTERM from a thread that loads, and wait until it was obeyed."""
+    main_thread, until = threading.main_thread().ident, time.monotonic() + 60
+    assert main_thread is not None
+    signal.pthread_kill(main_thread, signal.SIGTERM)
+    while not engine.draining and time.monotonic() < until:
+        pass
+
+
+def test_a_signal_to_end_gives_up_a_reload(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any]
+) -> None:
+    loaded, draining = list[str](), list[bool]()
+
+    async def work(client: Client) -> Any:
+        engine = client.state.engine
+
+        def load_hosted(name: str, *rest: Any) -> Hosted:
+            loaded.append(name)
+            _end_and_wait(engine)
+            draining.append(engine.draining)
+            return Hosted(name, Path("x"), predictors[name])
+
+        monkeypatch.setattr(admin, "load_hosted", load_hosted)
+        with _signals(client.state) as wait:
+            signal.raise_signal(signal.SIGHUP)
+            await asyncio.to_thread(_obey, lambda: wait(lambda: True), client.state, asyncio.get_running_loop())
+        return (await client.get("/ready")).status_code
+
+    assert serve(work, "masked", "classify") == 503
+    assert loaded == ["masked"] and draining == [True]
+
+
+def test_a_signal_to_end_gives_up_loading_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines, loaded = list[Engine](), list[str]()
+
+    def make_engine(limits: Limits, metrics: Metrics) -> Engine:
+        engines.append(Engine(limits, metrics))
+        return engines[-1]
+
+    def load_hosted(name: str, *rest: Any) -> Hosted:
+        loaded.append(name)
+        _end_and_wait(engines[-1])
+        return Hosted(name, Path("x"), predictors["classify"])
+
+    monkeypatch.setattr(server, "Engine", make_engine)
+    monkeypatch.setattr(server, "load_hosted", load_hosted)
+    models = (("a", Path("a")), ("b", Path("b")))
+    server.serve(Served(models=models, access=Access(), limits=Limits(), port=0))
+    assert loaded == ["a"]
+    assert capsys.readouterr().err.splitlines()[-1] == "stopped while models were loading"
+
+
+@pytest.mark.parametrize(
+    ("access", "is_told"),
+    [
+        (Access(), True),
+        (Access(hosts=("box.lan",)), False),
+        (Access(keys=(hashlib.sha256(KEY.encode()).digest(),)), False),
+    ],
+)
+def test_who_serves_everybody_by_every_name_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    predictors: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    access: Access,
+    is_told: bool,
+) -> None:
+    monkeypatch.setattr(server, "load_hosted", lambda name, *rest: Hosted(name, Path("x"), predictors["classify"]))
+    monkeypatch.setattr(server, "_obey", lambda *given: None)
+    server.serve(Served(models=(("a", Path("a")),), access=access, limits=Limits(), port=0))
+    assert ("give --allowed-host NAME" in capsys.readouterr().err) is is_told
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_probes_are_answered_while_models_are_loaded(
+    monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any], is_broken: bool
+) -> None:
+    """If a model cannot be loaded, the port is free again."""
+    ports, answers = list[int](), list[tuple[int, str]]()
+
+    def listen(host: str, port: int) -> socket.socket:
+        bound = server_listen(host, port)
+        ports.append(bound.getsockname()[1])
+        return bound
+
+    def load_hosted(name: str, *rest: Any) -> Hosted:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=60) as http:
+            answers.extend((one.status_code, one.text) for one in map(http.get, ("/health", "/ready")))
+        if is_broken:
+            raise ConfigError("no model")
+        return Hosted(name, Path("x"), predictors["classify"])
+
+    server_listen = server.listen
+    monkeypatch.setattr(server, "listen", listen)
+    monkeypatch.setattr(server, "load_hosted", load_hosted)
+    monkeypatch.setattr(server, "_obey", lambda *given: None)
+    served = Served(models=(("a", Path("a")),), access=Access(), limits=Limits(), port=0)
+    with pytest.raises(ConfigError, match="no model") if is_broken else nullcontext():
+        server.serve(served)
+    assert [status for status, _ in answers] == [200, 503] and "the server is loading" in answers[1][1]
+    server_listen("127.0.0.1", ports[0]).close()
 
 
 def test_a_model_for_something_else_is_no_reload(tiny_run: Path, predictors: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from served import Client, Serve
 
 from firth.errors import ConfigError, InputError
 from firth.inference.model import Model
-from firth.serving.access import Access, host_name, make_access, read_keys
+from firth.serving.access import Access, allowed_name, host_name, make_access, read_keys
 from firth.serving.config import Limits
 from firth.serving.engine import Caller
 from firth.serving.forward import Forward, Job, Prepared
@@ -131,6 +131,30 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
             "as deep as shape",
         ),
         ("/v2/models/masked/infer", {"inputs": [_tensor("text", "a"), _tensor("second", "b")]}, 422, "named text"),
+        (
+            "/v2/models/tag/infer",
+            {"inputs": [_tensor("text", "Mr"), _tensor("second", "b")]},
+            422,
+            "named text, not second",
+        ),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a")], "parameters": {"binary_data_output": 1}},
+            422,
+            "parameters: binary_data_output=1: expected true or false",
+        ),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a")], "outputs": [{"name": "embedding", "parameters": {"binary_data": "no"}}]},
+            422,
+            "embedding: parameters: binary_data='no': expected true or false",
+        ),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a") | {"parameters": {"binary_data_size": True}}]},
+            422,
+            "text: parameters: binary_data_size=True: expected a number of bytes",
+        ),
         ("/v2/models/masked/versions/2/infer", {"inputs": [_tensor("text", "a")]}, 404, "has no version '2'"),
         ("/embed", {"inputs": "a", "dimensions": 7}, 422, "dimensions=7"),
         ("/embed", {"inputs": [5, 1.5]}, 422, "inputs.1: Input should be a valid integer"),
@@ -195,9 +219,31 @@ def test_questions_that_have_no_answer(serve: Serve, path: str, body: Any, statu
     async def work(client: Client) -> Any:
         return await client.post(path, body)
 
-    answer = serve(work, "classify", "masked", "gpt", "choose", "answer")
+    answer = serve(work, "classify", "masked", "gpt", "choose", "answer", "tag")
     assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
     assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"model": "gpt", "prompt": ["the", "the old farmer"]}),
+        ("/v1/completions", {"model": "gpt", "prompt": "the old farmer", "stream": True}),
+        ("/text-generation", {"inputs": ["the", "the old farmer"]}),
+        ("/models/mt/pipeline/translation", {"inputs": ["the", "the old farmer"]}),
+        ("/models/mt/cross_attention", {"inputs": "the old farmer"}),
+    ],
+)
+def test_a_prompt_that_would_keep_all_others_waiting_is_refused(serve: Serve, path: str, body: Any) -> None:
+    steps = list[Any]()
+
+    async def work(client: Client) -> Any:
+        client.state.engine.scheduler.add = steps.append
+        return await client.post(path, body)
+
+    answer = serve(work, "gpt", "mt", limits=Limits(prompt_tokens=2, timeout_ms=600_000))
+    assert answer.status_code == 422 and not steps
+    assert "tokens; this server continues or translates at most 2" in answer.text
 
 
 def test_each_protocol_has_its_own_form_of_errors(serve: Serve) -> None:
@@ -390,14 +436,16 @@ def test_an_overload_is_refused_with_when_to_come_again(serve: Serve) -> None:
 def test_nothing_is_taken_before_the_start_and_after_the_end(serve: Serve) -> None:
     async def work(client: Client) -> Any:
         client.state.started = False
-        loading = await client.post("/predict", {"inputs": "a"})
+        asked = [client.get(path) for path in ("/ready", "/v2/health/ready", "/info", "/v1/models", "/metrics")]
+        loading = [await client.post("/predict", {"inputs": "a"}), *[await one for one in asked]]
+        alive = [(await client.get(path)).status_code for path in ("/health", "/v2/health/live", "/")]
         client.state.started, client.state.engine.draining = True, True
-        draining = await client.get("/ready")
-        return loading, draining, (await client.get("/health")).status_code
+        return loading, await client.get("/ready"), alive, (await client.get("/metrics")).status_code
 
-    loading, draining, alive = serve(work, "classify")
-    assert loading.status_code == draining.status_code == 503 and alive == 200
-    assert "loading" in loading.json()["error"]
+    loading, draining, alive, metrics = serve(work, "classify")
+    assert [one.status_code for one in loading] == [503] * 6 and alive == [200] * 3 and metrics == 200
+    assert all("the server is loading" in one.text and one.headers["retry-after"] for one in loading)
+    assert draining.status_code == 503 and "shutting down" in draining.json()["error"]
 
 
 def test_keys_and_names(serve: Serve) -> None:
@@ -460,6 +508,30 @@ def test_other_addresses_want_keys() -> None:
     assert "models.example" in make_access("::1", None, ["Models.example"], no_auth=False).hosts
     names = {"LocalHost:80": "localhost", "[::1]:8080": "::1", "a.b.": "a.b", "[": "", "": ""}
     assert {host: host_name(host) for host in names} == names
+
+
+def test_allowed_names_are_compared_as_host_headers_are(serve: Serve) -> None:
+    """A refusal names what to allow, which is let in then."""
+    given = ["box.lan:8080", "Box.lan.", "my_box", "192.168.1.5", "fd00::1", "[FD00::1]:80"]
+    assert list(map(allowed_name, given)) == ["box.lan", "box.lan", "my_box", "192.168.1.5", "fd00::1", "fd00::1"]
+
+    def ask(*allowed: str) -> Any:
+        async def work(client: Client) -> Any:
+            return await client.post("/predict", {"inputs": "a"}, headers={"host": "Box.LAN.:8080"})
+
+        return serve(work, "classify", access=make_access("127.0.0.1", None, allowed, no_auth=False))
+
+    refused = ask()
+    assert refused.status_code == 403
+    assert ask(refused.json()["error"].rpartition(" --allowed-host ")[2]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given", ["http://box.lan", "box.lan/", "", "*.box.lan", "a b", "a@b", "bücher.example", "[::x]"]
+)
+def test_what_is_no_host_name_cannot_be_allowed(given: str) -> None:
+    with pytest.raises(ConfigError, match="--allowed-host .* expected a host name, such as box.lan"):
+        make_access("127.0.0.1", None, [given], no_auth=False)
 
 
 def test_models_have_names_of_their_own(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import base64
 import dataclasses
 import json
 import struct
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,19 @@ from tiny_language_models import LEFT_TO_RIGHT, tiny_language_model
 
 from firth.baseline.config import JointConfig
 from firth.baseline.model import Baseline
+from firth.folder import PRETRAINING, Loaded
 from firth.inference.joint import Joint
 from firth.inference.masks import MASK
 from firth.inference.model import Model
+from firth.models.config import GptConfig
+from firth.models.gpt import Gpt
+from firth.objectives.config import TiedLMConfig
+from firth.objectives.next_token import TiedLM
 from firth.serving.config import Limits
 from firth.serving.hosted import Hosted
 from firth.serving.kserve import packed, unpack_strings
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import BPE_SPECIALS, SPECIALS, WORDS
 
 TEXTS = ["the river", "", "The old farmer walked to the river in the morning. " * 6, "강가에서 편지를 썼다.", "a"]
 HEADERS = ("x-compute-tokens", "x-queue-time", "x-inference-time", "x-tokenization-time", "x-total-time")
@@ -156,15 +165,28 @@ def test_the_best_answer_is_the_first_of_several_and_may_be_asked_not_to_be_empt
 
 
 @pytest.mark.parametrize("model", ["towers", "pairs"])
-def test_a_model_of_pairs_refuses_a_single_text(serve: Serve, model: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "inputs", "pair"),
+    [
+        ("/predict", "a river", '{"inputs": ["first text", "second text"]}'),
+        ("/predict", [["a river", "the winter"], ["a river"]], '{"inputs": ["first text", "second text"]}'),
+        (
+            "/text-classification",
+            ["a river", "the winter"],
+            '{"inputs": {"text": "first text", "text_pair": "second text"}}',
+        ),
+    ],
+)
+def test_a_model_of_pairs_refuses_a_single_text_and_says_how_a_pair_is_written(
+    serve: Serve, model: str, path: str, inputs: Any, pair: str
+) -> None:
     async def work(client: Client) -> Any:
-        refused = await client.post("/predict", {"inputs": [["a river", "the winter"], ["a river"]]})
-        return refused, await client.post("/predict", {"inputs": [["a river", "the winter"]]})
+        return await client.post(path, {"inputs": inputs}), await client.post(path, json.loads(pair))
 
-    refused, answered = serve(work, model)
-    assert refused.status_code in (400, 422)
-    assert refused.json()["error"].startswith("a single text, and the model has learnt from pairs of texts")
-    assert answered.status_code == 200, answered.text
+    refused, written = serve(work, model)
+    error = f"inputs: a single text, and {model} reads pairs of texts; write a pair as {pair}"
+    assert (refused.status_code, refused.json()["error"]) == (422, error)
+    assert written.status_code == 200, "the error's own words are a body"
 
 
 def test_info_says_which_models_read_two_texts_apart(serve: Serve) -> None:
@@ -395,6 +417,50 @@ def test_all_that_the_verb_continues_is_continued_here(
     assert "".join(parts) == own and len(parts) > 2
 
 
+def _tokenizer(kind: str, folder: Path) -> Tokenizer:
+    """One of a kind, with all ways in which its tokens join; none knows 漢."""
+    if kind == "WordPiece":
+        return Tokenizer.from_vocab([*SPECIALS, *"ab.'", "##a", "##가", "강", "'s", "n't"], lowercase=True)
+    if kind == "BPE":
+        return Tokenizer.from_merges([*BPE_SPECIALS, "▁", *"ab강", "▁a"], [("▁", "a")], lowercase=True)
+    if kind == "words":
+        return Tokenizer.from_words([*WORDS.specials, *"ab.강"], lowercase=True)
+    pieces = ["<unk>", *"ab강", "a</w>", "b</w>", "강</w>", "ab</w>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), "utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\na b</w>\n", "utf-8")
+    return Tokenizer.load(folder)
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "BPE", "words", "OpenAI GPT"])
+def test_streamed_parts_join_to_the_text_and_the_prompt_is_not_written_again_for_each(
+    serve: Serve, predictors: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    tokenizer = _tokenizer(kind, tmp_path)
+    torch.manual_seed(0)
+    config = GptConfig(vocab_size=tokenizer.size, width=16, n_layers=1, n_heads=2, max_positions=64)
+    gpt = TiedLM(Gpt(config), TiedLMConfig()).eval()
+    model = Model(Loaded("gpt", PRETRAINING, gpt, tokenizer), torch.device("cpu"))
+    monkeypatch.setitem(predictors, "lm", model)
+    prompts, decode, written = ["a b 강 a b 강 a", "a b 漢 漢", "漢", "A."], Tokenizer.decode, list[int]()
+    own = [model.generate(prompt, max_new_tokens=24, top_p=1.0, seed=5).text for prompt in prompts]
+
+    def noted(self: Tokenizer, ids: Sequence[int]) -> str:
+        if threading.current_thread() is threading.main_thread():
+            written.append(len(ids))
+        return decode(self, ids)
+
+    async def work(client: Client) -> list[str]:
+        body = {"model": "lm", "max_tokens": 24, "seed": 5, "stream": True}
+        return [(await client.post("/v1/completions", {**body, "prompt": prompt})).text for prompt in prompts]
+
+    monkeypatch.setattr(Tokenizer, "decode", noted)
+    for text, stream in zip(own, serve(work, "lm"), strict=True):
+        events = [json.loads(line[6:]) for line in stream.split("\n") if line.startswith("data: {")]
+        parts = [event["choices"][0]["text"] for event in events]
+        assert "".join(parts) == text and len(parts) > 12
+    assert max(written) <= 4
+
+
 def test_a_model_without_its_head_does_not_generate(predictors: dict[str, Any]) -> None:
     loaded = predictors["gpt"].loaded
     headless = dataclasses.replace(predictors["gpt"], loaded=dataclasses.replace(loaded, untrained=("lm",)))
@@ -450,6 +516,23 @@ def test_tensors_of_kserve(serve: Serve, predictors: dict[str, Any], binary: boo
         shares = np.reshape(found["outputs"][1]["data"], found["outputs"][1]["shape"])
     assert found["id"] == "7" and texts == [one.label for one in expected]
     np.testing.assert_allclose(shares, [list(one.probabilities.values()) for one in expected], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("all_binary", "own", "is_binary"), [(True, None, True), (True, False, False), (False, True, True)]
+)
+def test_an_output_of_kserve_has_its_own_form_or_that_of_all(
+    serve: Serve, all_binary: bool, own: bool | None, is_binary: bool
+) -> None:
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the river"]}
+    output = {"name": "label"} if own is None else {"name": "label", "parameters": {"binary_data": own}}
+    body = {"inputs": [tensor], "outputs": [output], "parameters": {"binary_data_output": all_binary}}
+
+    async def work(client: Client) -> Any:
+        return await client.post("/v2/models/classify/infer", body)
+
+    answer = serve(work, "classify")
+    assert answer.status_code == 200 and ("inference-header-content-length" in answer.headers) is is_binary
 
 
 def test_tensors_of_kserve_may_have_a_list_for_each_row(serve: Serve) -> None:

@@ -44,7 +44,8 @@ def serve(
     no_auth
         Serve addresses that others reach without keys.
     allowed_host
-        Another name that clients may call the server by; repeatable.
+        A name that clients may call the server by; repeatable. On loopback it is one more; elsewhere all names are
+        answered to until one is given.
     threshold
         Classifiers answer null, with the score, where the best probability is lower.
     accept_ids

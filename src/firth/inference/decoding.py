@@ -38,11 +38,12 @@ class DecodingState(Protocol):
 
 
 Advance = Callable[[Int[Tensor, " R"], S], tuple[Float[Tensor, "R V"], S]]
-# Runs one step of a model and returns its result, in this thread or the one that owns the model.
-Through = Callable[[Callable[[], Any]], Any]
+# Runs one step of a model, which reads so many tokens, and returns its result: in this thread or the one that owns the
+# model.
+Through = Callable[[Callable[[], Any], int], Any]
 
 
-def here(step: Callable[[], Any]) -> Any:
+def here(step: Callable[[], Any], tokens: int) -> Any:
     """Run a step in the calling thread."""
     return step()
 

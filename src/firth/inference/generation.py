@@ -109,7 +109,8 @@ class NextTokenModel:
         """Log-probabilities of the next token, in float32, and the new state."""
         if self.on_ids is not None and state.past is not None:
             self.on_ids(ids.tolist())
-        found: tuple[Tensor, Written] = self.through(lambda: self._advance(ids, state))
+        tokens = len(ids) + sum(map(len, state.waiting))
+        found: tuple[Tensor, Written] = self.through(lambda: self._advance(ids, state), tokens)
         return found
 
     @torch.inference_mode()

@@ -138,10 +138,10 @@ def _translate_some(
         on_progress(len(texts) - len(asked))
     for batch in in_batches(_costs([len(row) for row in rows], search, tokenizer.size, budget_tokens), budget_tokens):
         tokens = pack_lists([rows[i] for i in batch]).to(device)
-        state = through(partial(model.begin, tokens))
+        state = through(partial(model.begin, tokens), sum(len(rows[i]) for i in batch))
         first = torch.full((len(batch),), tokenizer.start_id, device=device)
         hypotheses = beam_search(
-            lambda ids, state: through(partial(model.advance, ids, state)),
+            lambda ids, state: through(partial(model.advance, ids, state), len(ids)),
             state,
             first,
             end_id=tokenizer.end_id,

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import ipaddress
 import os
+import re
 import stat
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from firth.serving.refusals import RefusalError
 KEY_VARIABLE = "FIRTH_API_KEY"
 _SHORTEST_KEY = 16
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+# What a Host header may be: a name or an address, and a port. Browsers send names of other alphabets in ASCII.
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?\.?)(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +49,8 @@ class Access:
         """RefusalError for a name that is not the server's (DNS rebinding), and for a page from elsewhere."""
         host = headers.get("host", "")
         if self.hosts and host_name(host) not in self.hosts:
-            message = f"this server does not answer to the name {host[:60]!r}; start it with --allowed-host NAME"
+            name = (host_name(host)[:60] if _HOST.fullmatch(host) else "") or "NAME"
+            message = f"this server does not answer to {host[:60]!r}; start it with --allowed-host {name}"
             raise RefusalError(403, "host", message)
         origin = headers.get("origin")
         if origin is not None and _site(origin) != host:
@@ -69,6 +73,14 @@ def host_name(host: str) -> str:
         return ""
 
 
+def allowed_name(given: str) -> str:
+    """A name or address of the command line as ``host_name`` has it; ConfigError for what no Host header can be."""
+    host = f"[{given}]" if given.count(":") > 1 and not given.startswith("[") else given
+    if not (name := host_name(host) if _HOST.fullmatch(host) else ""):
+        raise ConfigError(f"--allowed-host {given!r}: expected a host name, such as box.lan, without http:// and path")
+    return name
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
     try:
@@ -87,10 +99,10 @@ def make_access(host: str, key_file: Path | None, allowed_hosts: Sequence[str], 
             f"--host {host} can be reached by others: give keys by --key-file FILE or the variable {KEY_VARIABLE}, or "
             "say --no-auth"
         )
-    names = {name.lower() for name in allowed_hosts}
+    names = set(map(allowed_name, allowed_hosts))
     # An address for everybody has no name of its own: only those that are given are checked then.
     if is_loopback(host) or names:
-        names |= {host.lower(), *_LOCAL_NAMES}
+        names |= {host.lower().rstrip("."), *_LOCAL_NAMES}
     return Access(keys=tuple(hashlib.sha256(key.encode()).digest() for key in keys), hosts=tuple(sorted(names)))
 
 

@@ -95,15 +95,19 @@ def renewed(old: Hosted, *, force: bool) -> Hosted:
 
 
 async def reload_model(state: ServerState, name: str, *, force: bool = False) -> Hosted:
-    """Load a model aside and swap it in; what is queued is answered by the old one. On failure the old one stays."""
-    old = state.model(name)
-    new = await asyncio.get_running_loop().run_in_executor(None, apart, lambda: renewed(old, force=force))
-    state.models[name] = new
-    leave_processors(state)
-    show_models(state)
-    del old
-    forget_garbage()
-    return new
+    """Load a model aside and swap it in; what is queued is answered by the old one. On failure the old one stays.
+
+    One at a time: the model that was read last is the one that stays, and memory need hold one more only.
+    """
+    async with state.reloads:
+        old = state.model(name)
+        new = await asyncio.get_running_loop().run_in_executor(None, apart, lambda: renewed(old, force=force))
+        state.models[name] = new
+        leave_processors(state)
+        show_models(state)
+        del old
+        forget_garbage()
+        return new
 
 
 def leave_processors(state: ServerState) -> None:
@@ -154,8 +158,7 @@ async def alive(context: Context, body: None) -> Any:
 
 
 async def ready(context: Context, body: None) -> Any:
-    if not context.state.ready:
-        raise RefusalError(503, "not ready", "the server is loading or shutting down")
+    context.state.check_ready()
     return {"status": "ready"}
 
 

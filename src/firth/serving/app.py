@@ -160,6 +160,9 @@ def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Req
         try:
             context = _context(state, access, request, route, started_s, headers)
             if route.method == "GET":
+                # What is public needs no model, and what is not tells of models that are not all there yet.
+                if not state.started and route.path not in PUBLIC:
+                    state.check_ready()
                 found = await route.answer(context, None)
             else:
                 found = await _accepted(context, route, adapter)
@@ -214,9 +217,7 @@ def _context(
 async def _accepted(context: Context, route: Route, adapter: TypeAdapter[Any] | None) -> Any:
     """The answer to a request with a body, which is in flight until its answer was sent or its client left."""
     state, request = context.state, context.request
-    if not state.ready:
-        what = "shutting down" if state.engine.draining else "loading"
-        raise RefusalError(503, "not ready", f"the server is {what}", headers={"Retry-After": "5"})
+    state.check_ready()
     state.engine.in_flight += 1
     context.at_end.callback(_landed, state)
     streams = False

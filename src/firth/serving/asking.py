@@ -1,5 +1,6 @@
 """What the routes of all protocols share: a request's body, its checks, and the call of the engine."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -54,7 +55,14 @@ class ServerState:
     limits: Limits
     accept_ids: bool = False
     started: bool = False
+    reloads: asyncio.Lock = field(default_factory=asyncio.Lock)
     learning: bool = False  # a learning curve is computed, of which there is one at a time
+
+    def check_ready(self) -> None:
+        """RefusalError 503 while models are loaded at the start, and once the server shuts down."""
+        if not self.ready:
+            what = "shutting down" if self.engine.draining else "loading"
+            raise RefusalError(503, "not ready", f"the server is {what}", headers={"Retry-After": "5"})
 
     def model(self, name: str | None) -> Hosted:
         """The model of a name, or the default; RefusalError 404."""
@@ -105,10 +113,16 @@ class Context:
         self.characters += sum(map(len, value))
         return list(value)
 
-    def check_pairs(self, hosted: Hosted, how: str) -> None:
-        """RefusalError for a pair of texts where the model learnt from single ones; ``how`` several are written."""
-        if hosted.pairs is False:
-            message = f"inputs: a pair of texts, and {hosted.name} reads single texts; write two texts as {how}"
+    def check_pairs(self, hosted: Hosted, items: Sequence[Any], two: str, pair: str) -> None:
+        """RefusalError for a pair of texts where the model learnt from single ones, or the reverse.
+
+        How a request writes ``two`` texts, and a ``pair``: the model's own words are about files.
+        """
+        if hosted.pairs is False and any(isinstance(item, tuple) for item in items):
+            message = f"inputs: a pair of texts, and {hosted.name} reads single texts; write two texts as {two}"
+            raise RefusalError(422, "pair", message, "inputs")
+        if hosted.pairs and not all(isinstance(item, tuple) for item in items):
+            message = f"inputs: a single text, and {hosted.name} reads pairs of texts; write a pair as {pair}"
             raise RefusalError(422, "pair", message, "inputs")
 
     def check_number(self, n: int, name: str = "inputs") -> None:

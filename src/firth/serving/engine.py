@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from firth.serving.config import Limits
@@ -21,6 +21,9 @@ from firth.serving.hosted import Hosted
 from firth.serving.metrics import Metrics
 from firth.serving.refusals import RefusalError
 from firth.serving.scheduler import OverloadError, QueuedRow, Request, Scheduler, SharedBatch, retry_after
+
+if TYPE_CHECKING:
+    from firth.inference.decoding import Through
 
 _TOKENIZER_THREADS = 2
 # A body of so many bytes is tokenised in the event loop's own thread: handing it to another one would take longer.
@@ -308,16 +311,17 @@ class Engine:
             caller.queue_s += max(ticket.begun_s - request.arrived_s, 0.0) if ticket.begun_s else 0.0
             caller.inference_s += ticket.inference_s
 
-    async def search(self, caller: Caller, hosted: Hosted, run: Callable[[Callable[..., Any]], T]) -> T:
+    async def search(self, caller: Caller, hosted: Hosted, run: Callable[["Through"], T]) -> T:
         """``run(through)`` in a thread of its own, each step that it hands to ``through`` as a row in the queue.
 
+        A row has as many tokens as the step reads: long prompts share no batch, and count for their client.
         A few searches of a client go on at once, so that none takes all threads; RefusalError 504 after the deadline.
         """
         self.admit(caller)
         left, steps = threading.Event(), list[Request]()
 
-        def through(step: Callable[[], Any]) -> Any:
-            request, ticket = self._queue(caller, hosted.step(), [QueuedRow(1, step)], False)
+        def through(step: Callable[[], Any], tokens: int) -> Any:
+            request, ticket = self._queue(caller, hosted.step(), [QueuedRow(max(tokens, 1), step)], False)
             steps[:] = [request]
             try:
                 # Asked after the step is known: whoever leaves now sees it and takes it out of the queue.

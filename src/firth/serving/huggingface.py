@@ -20,7 +20,7 @@ from firth.serving.asking import (
 )
 from firth.serving.labels import label_scores
 from firth.serving.refusals import RefusalError
-from firth.serving.searches import check_writing, generate, translate
+from firth.serving.searches import check_writing, generate, prompt_ids, translate
 from firth.serving.tei import Direction, SimilarityBody, side, similarity
 from firth.tasks.predictions import Answered, Chosen, TaggedText
 
@@ -189,8 +189,8 @@ async def classification(context: Context, body: TaskBody) -> Any:
     context.texts([text for text, _ in pairs])
     context.texts([second for _, second in pairs if second is not None] or [""])
     items = [text if second is None else (text, second) for text, second in pairs]
-    if any(isinstance(item, tuple) for item in items):
-        context.check_pairs(hosted, '{"inputs": ["first text", "second text"]}')
+    two, pair = '["first text", "second text"]', '{"text": "first text", "text_pair": "second text"}'
+    context.check_pairs(hosted, items, f'{{"inputs": {two}}}', f'{{"inputs": {pair}}}')
     answers = await _predictions(context, "/text-classification", items)
     # Nested for one text as well: clients take the first element.
     return [label_scores(hosted, answer, options.top_k) for _, answer in answers]
@@ -309,8 +309,9 @@ async def generation(context: Context, body: TaskBody) -> Any:
     if how == "beam" and o.do_sample and "do_sample" in given:
         raise RefusalError(422, "option", "do_sample is not supported with num_beams: leave one out", "do_sample")
     check_writing(context, o.max_new_tokens, len(inputs), beam=o.num_beams)
-    found = []
-    for text in context.texts(inputs):
+    texts, found = context.texts(inputs), []
+    await prompt_ids(context, context.hosted("generate"), texts)
+    for text in texts:
         writing = {"how": how, "max_new_tokens": o.max_new_tokens, "beam": o.num_beams, "seed": o.seed}
         writing |= {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p}
         made = await generate(context, text, writing)

@@ -7,7 +7,7 @@ little-endian, and its bytes; the header Inference-Header-Content-Length says wh
 import math
 import struct
 from dataclasses import asdict, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -19,6 +19,7 @@ from firth.serving.hosted import Hosted
 from firth.serving.huggingface import CHOICE_INPUTS, choice_items
 from firth.serving.refusals import RefusalError
 
+T = TypeVar("T")
 HEADER = "inference-header-content-length"
 _NUMPY = {"FP32": "<f4", "INT64": "<i8"}
 # A server has one version of a model at a time, which a reload replaces.
@@ -84,12 +85,15 @@ def _model(context: Context) -> Hosted:
 
 async def infer(context: Context, body: InferBody) -> Any:
     hosted = _model(context)
-    _refuse_unknown("parameters", body.parameters, "binary_data_output")
-    for output in body.outputs:
-        _refuse_unknown(f"{output.name}: parameters", output.parameters, "binary_data")
+    all_binary = _parameter("parameters", body.parameters, "binary_data_output", bool)
+    chosen = {
+        output.name: _parameter(f"{output.name}: parameters", output.parameters, "binary_data", bool)
+        for output in body.outputs
+    }
     tensors = _texts(context, body)
     wanted = input_names(hosted)
-    may_be_pairs = wanted == ["text"] and "predict" in hosted.abilities
+    # To a model of single texts a second one is refused below, which says how two texts are written.
+    may_be_pairs = wanted == ["text"] and hosted.task in ("classify", "multilabel", "regress")
     unknown = set(tensors) - {*wanted, *(["second"] if may_be_pairs else [])}
     if unknown or not set(wanted) <= set(tensors):
         message = f"inputs: expected tensors named {', '.join(wanted)}, not {', '.join(sorted(tensors)) or 'none'}"
@@ -102,16 +106,24 @@ async def infer(context: Context, body: InferBody) -> Any:
         raise RefusalError(422, "body", f"outputs: this model has {', '.join(known)}", "outputs")
     items = await context.aside(lambda: _items(context, hosted, tensors))
     found = await _answers(context, hosted, items)
-    binary = {output.name: bool(output.parameters.get("binary_data")) for output in body.outputs}
-    for name in names:
-        binary.setdefault(name, bool(body.parameters.get("binary_data_output")))
+    binary = {name: all_binary if chosen.get(name) is None else chosen[name] for name in names}
     return _response(hosted, body.id, {name: found[name] for name in names}, known, binary)
 
 
-def _refuse_unknown(name: str, parameters: dict[str, Any], known: str) -> None:
-    """RefusalError for parameters that would do nothing, such as another server's ``timeout`` and ``priority``."""
+def _parameter(name: str, parameters: dict[str, Any], known: str, kind: type[T]) -> T | None:
+    """The one parameter that there is, or None.
+
+    RefusalError for another type, and for parameters that would do nothing, such as another server's ``timeout`` and
+    ``priority``.
+    """
     if unknown := sorted(set(parameters) - {known}):
         raise RefusalError(422, "option", f"{name}: {', '.join(unknown)}: expected {known} or nothing", "parameters")
+    value = parameters.get(known)
+    # By the exact type: to Python, true is a number too.
+    if value is not None and type(value) is not kind:
+        expected = "true or false" if kind is bool else "a number of bytes"
+        raise RefusalError(422, "option", f"{name}: {known}={repr(value)[:40]}: expected {expected}", "parameters")
+    return value
 
 
 def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
@@ -123,12 +135,11 @@ def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
             raise RefusalError(422, "body", f"inputs: two tensors named {tensor.name!r}", "inputs")
         if tensor.datatype != "BYTES":
             raise RefusalError(422, "body", f"{tensor.name}: {tensor.datatype}: expected BYTES", "inputs")
-        _refuse_unknown(f"{tensor.name}: parameters", tensor.parameters, "binary_data_size")
-        size = tensor.parameters.get("binary_data_size")
+        size = _parameter(f"{tensor.name}: parameters", tensor.parameters, "binary_data_size", int)
         if size is None:
             texts = _flat(tensor)
         else:
-            if not isinstance(size, int) or not 0 <= size <= len(rest):
+            if not 0 <= size <= len(rest):
                 raise RefusalError(422, "body", f"{tensor.name}: binary_data_size={size}, too much", "inputs")
             texts, rest = unpack_strings(rest[:size]), rest[size:]
         if len(tensor.shape) > 2 or any(size < 0 for size in tensor.shape):
@@ -204,8 +215,10 @@ def _items(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> l
             raise RefusalError(400, "body", message, "item") from None
         return choice_items(context, items)
     if "second" in tensors:
-        context.check_pairs(hosted, "two elements of the tensor text, without the tensor second")
-        return list(zip(tensors["text"], tensors["second"], strict=True))
+        both = list(zip(tensors["text"], tensors["second"], strict=True))
+        two = "two elements of the tensor text, without the tensor second"
+        context.check_pairs(hosted, both, two, "an element of each of both tensors")
+        return both
     return list(tensors["text"])
 
 
@@ -254,8 +267,7 @@ async def live(context: Context, body: None) -> Any:
 
 
 async def ready(context: Context, body: None) -> Any:
-    if not context.state.ready:
-        raise RefusalError(503, "not ready", "the server is loading or shutting down")
+    context.state.check_ready()
     return {"ready": True}
 
 

@@ -21,7 +21,7 @@ from firth.serving.asking import (
     request_body,
 )
 from firth.serving.refusals import RefusalError
-from firth.serving.searches import check_writing, generate, generate_parts
+from firth.serving.searches import check_writing, generate, generate_parts, prompt_ids
 
 
 @request_body
@@ -90,9 +90,14 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
     if n < 1 or n * len(prompts) > context.state.limits.inputs:
         message = f"n={n} of {len(prompts)} prompts: expected 1 to {context.state.limits.inputs} completions"
         raise RefusalError(422, "inputs", message, "n")
+    rows = await prompt_ids(context, hosted, prompts, "prompt")
     tokens, seed = 16 if body.max_tokens is None else body.max_tokens, body.seed or 0
     check_writing(context, tokens, n * len(prompts), "max_tokens")
-    wanted = [(prompt, _writing(body, tokens, seed + draw)) for prompt in prompts for draw in range(n)]
+    wanted = [
+        (prompt, ids, _writing(body, tokens, seed + draw))
+        for prompt, ids in zip(prompts, rows, strict=True)
+        for draw in range(n)
+    ]
     head: dict[str, Any] = {
         "id": f"cmpl-{context.headers['x-request-id']}",
         "object": "text_completion",
@@ -103,11 +108,10 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
         parts = _events(context, hosted.name, wanted, head)
         first = await anext(parts)  # what is wrong is said before the stream begins
         return StreamingResponse(_from(first, parts), media_type="text/event-stream")
-    choices, written, read = [], 0, 0
-    for index, (prompt, writing) in enumerate(wanted):
+    choices, written, read = [], 0, sum(map(len, rows))
+    for index, (prompt, _, writing) in enumerate(wanted):
         made = await generate(context, prompt, writing, hosted.name)
         written += len(made.tokens)
-        read += len(hosted.model.tokenize(prompt))
         choices.append({"index": index, "text": made.text, "logprobs": None, "finish_reason": "length"})
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
     return {**head, "choices": choices, "usage": usage}
@@ -128,13 +132,13 @@ def _writing(body: CompletionsBody, tokens: int, seed: int) -> dict[str, Any]:
 
 
 async def _events(
-    context: Context, name: str, wanted: list[tuple[str, dict[str, Any]]], head: dict[str, Any]
+    context: Context, name: str, wanted: list[tuple[str, list[int], dict[str, Any]]], head: dict[str, Any]
 ) -> AsyncGenerator[bytes]:
     """Server-sent events: a part of a text each, then [DONE]; an error in the middle is the last event."""
     begun = False
     try:
-        for index, (prompt, writing) in enumerate(wanted):
-            async with aclosing(generate_parts(context, prompt, writing, name)) as parts:
+        for index, (prompt, ids, writing) in enumerate(wanted):
+            async with aclosing(generate_parts(context, prompt, ids, writing, name)) as parts:
                 async for part in parts:
                     begun = True
                     yield _event(head | {"choices": [{"index": index, "text": part, "finish_reason": None}]})

@@ -8,8 +8,23 @@ from firth.serving.asking import Context
 from firth.serving.refusals import RefusalError
 
 if TYPE_CHECKING:
+    from firth.inference.decoding import Through
     from firth.inference.generation import Continuation
     from firth.serving.hosted import Hosted
+
+
+async def prompt_ids(context: Context, hosted: "Hosted", texts: list[str], name: str = "inputs") -> list[list[int]]:
+    """The tokens of prompts, or of texts to translate; RefusalError 422 for more in one of them than a step may read.
+
+    A search reads each in one step, and everybody else waits for its end. ``name``: of the field.
+    """
+    context.admit()
+    rows = await context.aside(lambda: hosted.model.loaded.tokenizer.ids_many(texts))
+    most, longest = context.state.limits.prompt_tokens, max(map(len, rows))
+    if longest > most:
+        message = f"{name}: a text of {longest:,} tokens; this server continues or translates at most {most:,}"
+        raise RefusalError(422, "length", message, name)
+    return rows
 
 
 async def generate(context: Context, prompt: str, writing: dict[str, Any], name: str | None = None) -> "Continuation":
@@ -19,14 +34,14 @@ async def generate(context: Context, prompt: str, writing: dict[str, Any], name:
 
 
 async def generate_parts(
-    context: Context, prompt: str, writing: dict[str, Any], name: str | None = None
+    context: Context, prompt: str, ids: list[int], writing: dict[str, Any], name: str | None = None
 ) -> AsyncGenerator[str]:
-    """The same in parts, each as soon as its token is there; together they are the text."""
+    """The same in parts, each as soon as its token is there; together they are the text. ``ids``: of the prompt."""
     hosted = context.hosted("generate", name)
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[int | None]()
-    tokenizer, ids, sent = hosted.model.loaded.tokenizer, list[int](), ""
-    own = tokenizer.encode(prompt).ids
-    before = tokenizer.decode(own)
+    tokenizer, sent = hosted.model.loaded.tokenizer, ""
+    # How a token is written depends on the one before it and on no others; special ones are not written at all.
+    last, new = [number for number in ids if number not in tokenizer.special_ids][-1:], list[int]()
 
     def note(newest: list[int]) -> None:
         loop.call_soon_threadsafe(queue.put_nowait, newest[0])
@@ -37,12 +52,12 @@ async def generate_parts(
     search.add_done_callback(lambda _: queue.put_nowait(None))
     try:
         while (number := await queue.get()) is not None:
-            ids.append(number)
-            text = tokenizer.decode([*own, *ids])
+            new.append(number)
+            before, text = tokenizer.decode(last), tokenizer.decode([*last, *new])
             # A token may change how those before it are written: wait until the text only grows.
-            if text.startswith(before + sent) and len(text) > len(before + sent):
-                part = text[len(before + sent) :]
-                sent += part
+            if text.startswith(before) and len(text) > len(before):
+                part = text[len(before) :]
+                last, new, sent = new, [], sent + part
                 yield part
         whole = (await search).text
         if whole.startswith(sent) and len(whole) > len(sent):
@@ -53,12 +68,12 @@ async def generate_parts(
 
 def _run(
     hosted: "Hosted", prompt: str, writing: dict[str, Any], on_ids: Callable[[list[int]], None] | None
-) -> Callable[[Callable[..., Any]], "Continuation"]:
+) -> Callable[["Through"], "Continuation"]:
     from firth.inference.generation import Writing, generate_stream
 
     options, model = Writing(**writing), hosted.model
 
-    def run(through: Callable[..., Any]) -> "Continuation":
+    def run(through: "Through") -> "Continuation":
         # One prompt a search: it is number 0, whatever the request has besides.
         found = generate_stream(
             model.loaded,
@@ -81,10 +96,13 @@ async def translate(context: Context, texts: list[str], beam: int, length_penalt
     hosted = context.hosted("translate")
     search, model = Search(beam=beam, length_penalty=length_penalty), hosted.model
     _check_beam(beam)
+    await prompt_ids(context, hosted, texts)
+    # Several texts are read in one step as well.
+    budget = min(model.budget_tokens, context.state.limits.prompt_tokens)
 
-    def run(through: Callable[..., Any]) -> list[str]:
+    def run(through: "Through") -> list[str]:
         found = translate_stream(
-            model.loaded, texts, search, device=model.device, budget_tokens=model.budget_tokens, through=through
+            model.loaded, texts, search, device=model.device, budget_tokens=budget, through=through
         )
         return [one.text for one in found]
 

@@ -1,8 +1,8 @@
-"""Run the server: load, listen, and obey signals until the end.
+"""Run the server: listen, load, and obey signals until the end.
 
 HTTP runs in a thread of its own; the main thread waits for signals, so that nothing of uvicorn's and nothing of the
-command line's fights over them. SIGTERM and Ctrl-C: no new requests, accepted ones are finished, exit code 0. SIGHUP:
-every model is loaded again.
+command line's fights over them. SIGTERM and Ctrl-C: no new requests, accepted ones are finished, exit code 0; what is
+still to be loaded is not. SIGHUP: every model is loaded again.
 """
 
 import asyncio
@@ -78,16 +78,21 @@ def _own_name(path: Path) -> str:
     return resolved.parent.name if resolved.name == "model" else resolved.name
 
 
-def load_models(served: Served) -> ServerState:
-    """Load and warm up every model; errors as ``firth.load``."""
-    state = ServerState({}, Engine(served.limits, Metrics()), served.limits, served.accept_ids)
+def make_state(served: Served) -> ServerState:
+    """A server that has loaded nothing yet."""
+    return ServerState({}, Engine(served.limits, Metrics()), served.limits, served.accept_ids)
+
+
+def load_models(served: Served, state: ServerState) -> None:
+    """Load and warm up every model, or those before a signal to end; errors as ``firth.load``."""
     for name, path in served.models:
+        if state.engine.draining:
+            return
         hosted = load_hosted(name, path, served.precision, served.threshold)
         warm(hosted)
         state.models[name] = hosted
         say(f"{name}: {hosted.predictor.system} for {hosted.task}, {', '.join(sorted(hosted.abilities))}")
     show_models(state)
-    return state
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -117,26 +122,34 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
 def check_start(served: Served) -> None:
     """All that can go wrong at a start, without starting: port, models, an answer of each."""
     listen(served.host, served.port).close()
-    load_models(served)
+    load_models(served, make_state(served))
 
 
 def serve(served: Served) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     allow_many_files()
-    with _signals() as wait, listen(served.host, served.port) as bound:
-        state = apart(lambda: load_models(served))
-        leave_processors(state)
-        forget_garbage()
+    state = make_state(served)
+    with _signals(state) as wait, listen(served.host, served.port) as bound:
+        # Before models are loaded: meanwhile probes are told so.
         server, thread, loop = start_http(make_app(state, served.access), bound)
-        state.engine.start()
-        state.started = True
-        say(_address(served, bound))
         try:
+            apart(lambda: load_models(served, state))
+            if state.engine.draining:
+                say("stopped while models were loading")
+                return
+            leave_processors(state)
+            forget_garbage()
+            state.engine.start()
+            state.started = True
+            say(_address(served, bound))
+            if not served.access.keys and not served.access.hosts:
+                say("give --allowed-host NAME too: until then pages of any site reach this server by DNS rebinding")
             _obey(lambda: wait(thread.is_alive), state, loop)
             asyncio.run_coroutine_threadsafe(state.engine.drained(), loop).result()
         finally:
             state.engine.draining = True
-            state.engine.stop()
+            if state.started:
+                state.engine.stop()
             server.should_exit = True
             thread.join()
     say("stopped")
@@ -194,29 +207,29 @@ def _obey(wait: Callable[[], int], state: ServerState, loop: asyncio.AbstractEve
     """Act on signals until one says to end."""
     while (number := wait()) == signal.SIGHUP:
         for name in list(state.models):
+            if state.engine.draining:  # a signal to end came meanwhile
+                break
             try:
                 asyncio.run_coroutine_threadsafe(reload_model(state, name), loop).result()
                 say(f"{name}: loaded again")
             except Exception as error:
                 say(f"{name}: the old model goes on: {why_not(error)}")
-    state.engine.draining = True
     say(f"{signal.Signals(number).name}: {state.engine.in_flight} requests are finished, no new ones are taken")
 
 
 @contextmanager
-def _signals() -> Iterator[Callable[[Callable[[], bool]], int]]:
+def _signals(state: ServerState) -> Iterator[Callable[[Callable[[], bool]], int]]:
     """Inside, the signals of a server are events: the function waits for the next one, while its argument is true.
 
-    Ctrl-C while requests are finished ends at once; supervisors may send SIGTERM as often as they like.
+    A signal to end takes effect as it arrives, whatever is loaded meanwhile: no new requests are taken. Ctrl-C while
+    requests are finished ends at once; supervisors may send SIGTERM as often as they like.
     """
     arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
-    ending = False
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal ending
-        if ending and number == signal.SIGINT:
+        if state.engine.draining and number == signal.SIGINT:
             raise KeyboardInterrupt("what was not finished is lost")
-        ending = ending or number != signal.SIGHUP
+        state.engine.draining = state.engine.draining or number != signal.SIGHUP
         arrived.put(number)
 
     def wait(alive: Callable[[], bool]) -> int:

@@ -138,8 +138,8 @@ async def predict(context: Context, body: PredictBody) -> Any:
     several = isinstance(inputs, list) and (not inputs or isinstance(inputs[0], list))
     rows: list[Any] = inputs if several else [inputs]  # type: ignore[assignment]  # lists of texts
     items = [_item(row) for row in rows]
-    if any(isinstance(item, tuple) for item in items):
-        context.check_pairs(hosted, '{"inputs": [["first text"], ["second text"]]}')
+    two, pair = '{"inputs": [["first text"], ["second text"]]}', '{"inputs": ["first text", "second text"]}'
+    context.check_pairs(hosted, items, two, pair)
     context.texts([item[0] if isinstance(item, tuple) else item for item in items])
     context.texts([item[1] for item in items if isinstance(item, tuple)] or [""])
     found = [label_scores(hosted, answer) for _, answer in await context.ask(hosted.predict(items))]
