@@ -256,7 +256,9 @@ def test_a_network_learns_the_same_from_stored_vectors(network: str, features: d
         found.append({name: t for name, t in light.state_dict().items() if not name.startswith("encoder.")})
         found[-1]["logits"] = torch.from_numpy(logits_of(light.eval(), examples))
     for name, tensor in found[0].items():
-        torch.testing.assert_close(found[1][name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+        # Vectors are read in other batches, so they differ in rounding, which batch norm of few texts magnifies.
+        scale = max(1.0, float(tensor.abs().max()))
+        torch.testing.assert_close(found[1][name] / scale, tensor / scale, rtol=0, atol=3e-4, msg=name)
 
 
 @every_network
