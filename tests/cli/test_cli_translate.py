@@ -1,6 +1,7 @@
 """``firth translate`` and what leads to it: parallel text, the mean of checkpoints, BLEU."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,9 @@ def test_the_road_of_parallel_text(firth, tiny_vocab: Path, tmp_path: Path) -> N
         "--second",
         theirs,
         "--dev",
-        ours,
+        shutil.copy(ours, tmp_path / "dev-a"),
         "--dev-second",
-        theirs,
+        shutil.copy(theirs, tmp_path / "dev-b"),
         "--tokenizer",
         tiny_vocab,
         "--out",

@@ -258,7 +258,7 @@ def test_only_elmo_is_written_so(tmp_path: Path) -> None:
     made = row.objective(row.encoder(config), row.objective_config())
     (tmp_path / "b").mkdir()
     write_model(tmp_path / "b", "bert", PRETRAINING, made, Tokenizer.from_vocab(SPECIALS, lowercase=True), {})
-    with pytest.raises(ConfigError, match="is a bert: the format elmo is for elmo"):
+    with pytest.raises(ConfigError, match="model is bert: the format elmo is for elmo"):
         convert(tmp_path / "b", tmp_path / "out", "elmo")
     assert not (tmp_path / "out").exists() and elmo.OPTIONS == "options.json"
 

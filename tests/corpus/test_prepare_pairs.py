@@ -1,5 +1,6 @@
 """Parallel text as a corpus: documents of two sentences, nothing lost in silence."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,9 @@ def test_other_corpora_are_not_parallel(tiny_corpus: Path) -> None:
 def test_held_out_pairs_come_by_hash_or_from_files(sides: tuple[Path, Path], tiny_vocab: Path, tmp_path: Path) -> None:
     by_hash = prepare([sides[0]], tiny_vocab, tmp_path / "c", second=[sides[1]], hold_out=0.3, workers=1)
     assert by_hash.documents + by_hash.dev_documents == 47 and by_hash.dev_documents
+    dev = [shutil.copy(side, tmp_path / f"dev-{side.name}") for side in sides]
     files = prepare(
-        [sides[0]], tiny_vocab, tmp_path / "d", second=[sides[1]], dev=[sides[0]], dev_second=[sides[1]], workers=1
+        [sides[0]], tiny_vocab, tmp_path / "d", second=[sides[1]], dev=dev[:1], dev_second=dev[1:], workers=1
     )
     assert (files.documents, files.dev_documents, files.skipped_pairs) == (47, 47, 6)
 

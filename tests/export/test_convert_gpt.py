@@ -184,9 +184,9 @@ def test_fewer_positions_are_the_first_ones(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["google", "st"])
 def test_tools_that_do_not_know_gpt(target: str, tmp_path: Path) -> None:
     source = huggingface(tmp_path / "m", language_model())
-    with pytest.raises(ConfigError, match=f"is a gpt: the format {target} is for bert and bert-ltr"):
+    with pytest.raises(ConfigError, match=f"model is gpt: the format {target} is for bert and bert-ltr"):
         convert(source, tmp_path / "x", target)
-    with pytest.raises(ConfigError, match="is a gpt: only models of"):
+    with pytest.raises(ConfigError, match="is gpt: only models of"):
         convert(source, tmp_path / "x", "onnx")
     assert not (tmp_path / "x").exists()
 

@@ -1,5 +1,6 @@
 """The study of representations: sound cells, what waits for what, pre-training by the clock, and the tables."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_a_model_is_pretrained_by_the_clock(tmp_path: Path, monkeypatch: pytest.
         kind="words" if kind == "words" else "wordpiece",
         size=60 if kind == "words" else 80,
         train=[str(text)],
-        dev=[str(text)],
+        dev=[shutil.copy(text, tmp_path / "dev.txt")],
     )
     assert made["documents"] == 60
     monkeypatch.setattr(representations, "steps_within", lambda recipe, folder, cpu_seconds: int(cpu_seconds))

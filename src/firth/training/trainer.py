@@ -412,10 +412,11 @@ class Trainer:
 
     def _scores(self) -> dict[str, float]:
         """Empty without held-out text, or with nothing to predict there."""
-        if self.judge is not None:
-            return self.judge()
-        if self.dev is None:
-            return {}
+        return self.judge() if self.judge else self.evaluate() if self.dev else {}
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss and accuracy on held-out text."""
+        assert self.dev is not None
         held_out = HeldOut(
             objective=self.objective,
             batches=self.dev,
