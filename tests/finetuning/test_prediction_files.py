@@ -213,6 +213,11 @@ def test_numbered_lines_may_come_in_any_order(tmp_path: Path, gold: str, header:
             scored("classify", file, write(tmp_path / "p.tsv", "".join([*lines[:2], wrong])))
 
 
+def test_a_label_may_be_named_as_a_column_is(tmp_path: Path) -> None:
+    gold = write(tmp_path / "g.tsv", "text\tlabel\none\tid\ntwo\tb\n")
+    assert scored("classify", gold, write(tmp_path / "p", "id\nb\n"))["scores"]["accuracy"] == 1
+
+
 def test_labels_that_look_alike_are_one(tmp_path: Path) -> None:
     gold = write(tmp_path / "g.tsv", "text\tlabel\none\t긍정\ntwo\t부정\n")
     decomposed = unicodedata.normalize("NFD", "긍정 \n부정\n")

@@ -111,7 +111,7 @@ def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
     # In a plain file of label sets a blank line is a text without labels.
     if kind != "multilabel" or any(line.lstrip().startswith("{") for _, line in lines):
         lines = [(number, line) for number, line in lines if line.strip()]
-    numbered = bool(lines) and lines[0][1].split("\t")[0] in ("index", "id")
+    numbered = bool(lines) and lines[0][1].startswith(("index\t", "id\t"))
     lines = lines[numbered:]
     if len(lines) != len(records):
         raise InputError(f"{path}: {len(lines)} predictions for {len(records)} examples; expected one each, in order")
