@@ -225,6 +225,11 @@ def test_text_that_cleaning_removes_altogether(tiny_vocab: Path, tmp_path: Path)
         prepare([path], tiny_vocab, tmp_path / "c", cleaning=Cleaning(rules=OPTIONAL), workers=1)
     with pytest.raises(InputError, match="all text was removed, by --script$"):
         prepare([path], tiny_vocab, tmp_path / "c", cleaning=Cleaning(scripts=("hangul",)), workers=1)
+    empty, evaluated = tmp_path / "empty.txt", tmp_path / "e.txt"
+    empty.write_text(" \n")
+    evaluated.write_text("one two three four five six seven eight nine ten\n")
+    with pytest.raises(InputError, match="no text found: all files are empty or blank"):
+        prepare([empty], tiny_vocab, tmp_path / "c", cleaning=Cleaning(against=(evaluated,)), workers=1)
     assert not (tmp_path / "c").exists()
 
 

@@ -337,14 +337,15 @@ def _finish(
         if n_held:
             raise InputError(f"all {n_held} documents were held out: lower --hold-out, or give --dev files")
         names = ", ".join(s["path"] for s in header["sources"][:3])
-        if cleaning := json.loads(header["options"]).get("cleaning"):
-            which = {
-                "--clean, which --keep excludes rules from": cleaning["rules"],
-                "--script": cleaning["scripts"],
-                "--language": cleaning["languages"],
-                "--remove-overlap": cleaning["remove_overlap"],
-            }
-            raise InputError(f"{names}: all text was removed, by {' or '.join(k for k, v in which.items() if v)}")
+        cleaning = json.loads(header["options"]).get("cleaning", {})
+        removing = {
+            "rules": "--clean, which --keep excludes rules from",
+            "scripts": "--script",
+            "languages": "--language",
+            "remove_overlap": "--remove-overlap",
+        }
+        if removed_by := [flag for key, flag in removing.items() if cleaning.get(key)]:
+            raise InputError(f"{names}: all text was removed, by {' or '.join(removed_by)}")
         raise InputError(f"{names}: no text found: all files are empty or blank")
     manifest = Manifest(
         format=FORMAT,
