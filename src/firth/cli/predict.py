@@ -225,6 +225,8 @@ def _check_task(model: "Predictor", task: str) -> None:
 
 
 def _format(form: str, file: Path | None, kind: str, published: str, has_columns: bool) -> str:
+    from firth.tasks.readers.files import bare_suffix
+
     if has_columns and form in _PLAIN:
         raise ConfigError(f"--format {form} has no columns: leave out --columns and --header, or name another format")
     if form != "auto":
@@ -237,8 +239,6 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
         return "jsonl" if kind in OBJECTS else "lines"
     if published or has_columns:
         return "auto"
-    from firth.tasks.readers.files import bare_suffix
-
     suffix = bare_suffix(file)
     if suffix == ".jsonl":
         return "jsonl"

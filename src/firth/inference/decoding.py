@@ -24,6 +24,7 @@ from firth.data.hashing import draw, seed_of, uniform
 from firth.errors import CheckpointError, ConfigError
 from firth.inference.outputs import NOT_FINITE
 
+# Published ones are at most 1; beyond, longer is better without end, and at 70 the penalty of long texts overflows.
 _MOST_LENGTH_PENALTY = 10.0
 
 S = TypeVar("S", bound="DecodingState")

@@ -13,9 +13,9 @@ from firth.remote import RemotePath, is_address, place_of
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".text", ".md", ".xml", ".parquet")
 PACKED = (".gz", ".xz", ".bz2", ".zst")
-# What stands in a decoded name or text for a byte or half a pair that is no character.
 # What a folder of a model, tokenizer, run or corpus of Firth has: no text to learn from lies in it.
 _MADE = ("firth.json", "tokenizer.json", "recipe.toml", "progress.jsonl", "tokenizer/tokenizer.json")
+# What stands in a decoded name or text for a byte or half a pair that is no character.
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
