@@ -144,7 +144,12 @@ BAD_TABLES = [
     ("a\tb\n", "text=a,label=c", {}, r":1: found no column 'c' in the header"),
     ("a\ta\n", "text=a,label=a", {}, r":1: found 2 column 'a' in the header"),
     ("a\tb\n", "text=a,label=b", {"header": False}, r":1: the column 'a' is a name, but the file has no header"),
-    ("id\ttext\tlabel\nn\ta\tx\nn\tb\tx\n", "", {}, r":3: found the id 'n' again \(first at .*:2\).*out: --columns"),
+    (
+        "id\ttext\tlabel\nn\ta\tx\nn\tb\tx\n",
+        "",
+        {},
+        r":3: found the id 'n' again \(first at .*:2\).*: --columns text=NAME,label=NAME, and second=NAME of",
+    ),
     ("i\tt\tl\nn\ta\tx\nn\tb\tx\n", "id=i,text=t,label=l", {}, r":3: found the id 'n' again .*: rename or remove one$"),
 ]
 

@@ -131,7 +131,9 @@ def read_texts(
     else:
         rows = _table_rows(path, form, problems, layout, labelled)
     records = make_each(_kept(rows, layout, problems), lambda row: _record(row, layout, labelled), problems)
-    advice = "" if layout.columns.given() else ", or leave the ids out: --columns text=NAME,label=NAME"
+    advice = ", or name the columns without them: --columns text=NAME,label=NAME, and second=NAME of pairs"
+    if layout.columns.given():
+        advice = ""
     return check_records(path, records, problems, advice=advice)
 
 
