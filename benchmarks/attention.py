@@ -119,16 +119,18 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             forms = {name: (multiple, dtype == torch.float32) for name, multiple in MULTIPLES.items()}
             for kind in kinds:
                 layouts += compared(kind, dtype, forms, options)
-            few += compared(SENTENCES, dtype, forms, options, tokens=FEW_TOKENS, heads=FEW_HEADS)
+            # Written out, as training with dropout has it.
+            written_out = {name: (multiple, False) for name, (multiple, _) in forms.items()}
+            few += compared(SENTENCES, dtype, written_out, options, tokens=FEW_TOKENS, heads=FEW_HEADS)
     finally:
         packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM = BEFORE
         attention._FUSED_FROM.update(fused_from)
     return measure.write(
-        "attention",
-        title="Forms of attention on a processor",
+        f"attention{'' if has_fast_bfloat16() else '-float32'}",
+        title=f"Forms of attention on a processor{'' if has_fast_bfloat16() else ' without bfloat16'}",
         target="",
         about=f"About {TOKENS:,} tokens, {HEADS} heads of {WIDTH}, no dropout; last about {FEW_TOKENS} tokens, "
-        f"{FEW_HEADS} heads. The layouts are compared with the kernel "
+        f"{FEW_HEADS} heads, written out. The layouts are compared with the kernel "
         "that is faster at their lengths (bfloat16: written out; float32: fused). Copies into rectangles and out of "
         "them are inside the timing.",
         arguments=options,
