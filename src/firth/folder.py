@@ -7,7 +7,6 @@ firth.json             system, task and its options, provenance
 README.md              model card
 """
 
-import importlib.metadata
 import json
 import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,6 +33,7 @@ from firth.tasks.table import TASKS
 from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import load_tensors, save_tensors
+from firth.version import firth_version
 
 WEIGHTS = "model.safetensors"
 PRETRAINING = "pretraining"
@@ -95,10 +95,6 @@ def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...
     ours = getattr(options, "crf", False) or getattr(options, "both_orders", False)
     published = isinstance(options.network, LinearConfig) and options.network.plain and not ours
     return theirs.task_names.get(task) if published else None
-
-
-def firth_version() -> str:
-    return importlib.metadata.version("firth")
 
 
 def write_model(

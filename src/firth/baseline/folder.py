@@ -6,7 +6,6 @@ model.safetensors      idf, weights and biases; of commonest-tag: shares
 README.md              model card
 """
 
-import importlib.metadata
 import json
 import platform
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +23,7 @@ from firth.config import from_dict, read_json, to_dict
 from firth.errors import CheckpointError, FirthError, InputError
 from firth.manifest import MANIFEST, check_folder
 from firth.names import BASELINE_NAMES
+from firth.version import firth_version
 
 FORMAT, VERSION = "firth-model", 1
 ABOUT, VOCABULARY, WEIGHTS = "firth.json", "vocabulary.json", "model.safetensors"
@@ -39,7 +39,7 @@ def write_baseline(folder: Path, baseline: Baseline) -> None:
     (folder / WEIGHTS).write_bytes(save({name: np.ascontiguousarray(values) for name, values in tensors.items()}))
     _write(folder / VOCABULARY, words, indent=None)
     provenance = {
-        "firth": importlib.metadata.version("firth"),
+        "firth": firth_version(),
         "numpy": np.__version__,
         "python": platform.python_version(),
         **baseline.provenance,

@@ -1,6 +1,5 @@
 """All commands as one application."""
 
-import importlib.metadata
 import inspect
 import os
 from collections.abc import Callable, Sequence
@@ -48,12 +47,13 @@ from firth.cli.vectors import vectors
 from firth.cli.vocab import vocab
 from firth.errors import UsageError
 from firth.option_names import RENAMED_FLAGS
+from firth.version import firth_version
 
 app = App(
     name="firth",
     help="BERT and its predecessors: pre-training on your own text, fine-tuning and inference, on CPU or GPU.",
     help_format="plaintext",
-    version=lambda: importlib.metadata.version("firth"),
+    version=firth_version,
     result_action="return_value",
     exit_on_error=False,
     print_error=False,

@@ -30,7 +30,7 @@ from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
 from firth.finetuning.evaluate import compare_precisions, read_gold_of
 from firth.finetuning.recipe import LabelledConfig
-from firth.folder import PRETRAINING, Loaded, firth_version, tensor_names
+from firth.folder import PRETRAINING, Loaded, tensor_names
 from firth.formats.table import BY_KEY, ONNX_ABOUT, ONNX_GRAPH
 from firth.inference.answering import answer_records, task_model
 from firth.inference.gate import MAX_DROP
@@ -41,6 +41,7 @@ from firth.tasks.kinds import kind_of_task
 from firth.tasks.model import TaskModel
 from firth.tasks.readers.files import Problems
 from firth.tasks.rows import Example, Outputs, Row, RowWords, collate, make_row
+from firth.version import firth_version
 
 GRAPH, ABOUT, INT8_GRAPH = ONNX_GRAPH, ONNX_ABOUT, "model_int8.onnx"
 SYSTEMS = ("bert", "bert-ltr")

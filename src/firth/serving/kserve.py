@@ -257,7 +257,7 @@ def packed(texts: list[str]) -> bytes:
 
 
 async def server(context: Context, body: None) -> Any:
-    from firth.folder import firth_version
+    from firth.version import firth_version
 
     return {"name": "firth", "version": firth_version(), "extensions": ["binary_tensor_data"]}
 

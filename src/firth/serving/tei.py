@@ -229,7 +229,7 @@ async def decode(context: Context, body: DecodeBody) -> Any:
 
 
 async def info(context: Context, body: None) -> Any:
-    from firth.folder import firth_version
+    from firth.version import firth_version
 
     hosted, limits = context.state.model(context.request.path_params.get("model")), context.state.limits
     baseline = "embed" not in hosted.abilities
