@@ -60,11 +60,9 @@ def batches_of(corpus: Corpus, length: int, batch_tokens: int) -> list[Batch]:
 def trainer_of(config: BertConfig, device: str, folder: Path, *, compiled: bool) -> Trainer:
     """The trainer on fresh weights, the same each time."""
     torch.manual_seed(1)
-    objective = MaskedLM(Bert(config), MaskedLMConfig())
-    if compiled:
-        objective.compile()
     return Trainer(
-        objective=objective, source=_NoSource(), dev=None, config=TrainConfig(), optim=OptimConfig(),
+        objective=MaskedLM(Bert(config), MaskedLMConfig()), source=_NoSource(), dev=None,
+        config=TrainConfig(compile=compiled), optim=OptimConfig(),
         rate=lambda step: 1e-4, flops=lambda batch: 0.0, run=folder, save_model=lambda place, facts, weights: None,
         dtype=torch.bfloat16, device=torch.device(device),
     )  # fmt: skip

@@ -109,6 +109,11 @@ def lower_case(model: firth.Model, corpus: Corpus) -> dict[str, float]:
     return found
 
 
+def _place(made: dict[str, Any]) -> str:
+    """Where a run was trained, as far as its checkpoint says."""
+    return "one GPU" if made["device"] == "cuda" else f"{platform.machine()}, {made['threads']} CPU threads"
+
+
 def plot(events: list[dict[str, Any]], name: str) -> None:
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     shown = {key: title for key, title in CURVES.items() if any(key in event for event in events)}
@@ -135,12 +140,12 @@ def main(run: Path, name: str) -> None:
     _, checkpoint = list_checkpoints(run / "checkpoints")[-1]
     made = read_json(checkpoint / "train" / "state.json")["environment"]
     # The minimal pairs are English.
-    pairs = {title: DATA / path for title, path in PAIRS.items()} if name.startswith("firth-mini-en") else {}
+    pairs = {title: DATA / path for title, path in PAIRS.items()} if "-en" in name else {}
     OUT.mkdir(parents=True, exist_ok=True)
     facts = {
         "command": f"make models; .venv/bin/python scripts/record.py {run} {name}",
         "commit": commit.stdout.strip(),
-        "machine": f"{platform.machine()}, {made['threads']} CPU threads, {made['numbers']}",
+        "machine": f"{_place(made)}, {made['numbers']}",
         "torch": made["torch"],
         "python": platform.python_version(),
         "corpus": {
@@ -153,7 +158,7 @@ def main(run: Path, name: str) -> None:
         "median_tokens_per_s": rates[len(rates) // 2],
         "best": min(dev, key=lambda e: e["loss"]),
         "held_out": scores(firth.load(run), recipe, corpus),
-        "pseudo_perplexity": lower_case(firth.load(run), corpus) if name.startswith("firth-mini-en") else {},
+        "pseudo_perplexity": lower_case(firth.load(run), corpus) if "-en" in name else {},
         "pairs": {title: preferred(checkpoint, path) for title, path in pairs.items() if path.is_file()},
         "curve": dev,
         "examples": examples(firth.load(run), corpus),

@@ -30,8 +30,9 @@ What the recorded runs mean; the numbers follow, each with the command that repe
 - **Not all of these models are the best that Firth trains now.** Tables marked so were recorded with BERTs of at most
   12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since. The demo was
   recorded with the first runs of the shipped models.
-- **Everything was trained on two CPU cores**, in minutes to hours per model. Small models with little text show that
-  the code is correct and what each method is worth against its baselines, not what it reaches at full size.
+- **Nearly everything was trained on two CPU cores**, in minutes to hours per model; the fourth runs of the shipped
+  models and `bert-medium` on a GPU, in minutes. Small models with little text show that the code is correct and what
+  each method is worth against its baselines, not what it reaches at full size.
 - **Compare with the baseline first.** TF-IDF with a linear model wins where single words decide, a pre-trained model
   where words are judged in context ([table](#what-pre-training-is-worth)). `firth compare` tells which on your labels.
 - **Continued pre-training on a domain's text**, with an extended vocabulary, improves masked-LM loss and downstream
@@ -386,9 +387,12 @@ if __name__ == "__main__":
         run_section("The shipped English model, firth-mini-en", "firth-mini-en"),
         run_section("Its second run: longer sequences and lower case", "firth-mini-en-long"),
         run_section("Its third run, of short sequences", "firth-mini-en-third"),
+        run_section("Its fourth run, on a GPU", "firth-mini-en-fourth"),
         run_section("The shipped Korean model, firth-mini-ko", "firth-mini-ko"),
         run_section("Its second run: longer sequences, in Korean", "firth-mini-ko-long"),
         run_section("Its third run, in Korean", "firth-mini-ko-third"),
+        run_section("Its fourth run, in Korean, on a GPU", "firth-mini-ko-fourth"),
+        run_section("A larger English model: 8 layers of 512", "bert-medium-en"),
         demo_section(),
         study_section(),
     ]

@@ -86,7 +86,7 @@ def card(
     parts = [
         f"---\nlanguage: {language}\nlibrary_name: transformers\ntags: [firth, bert, fill-mask]\n---",
         f"# {name}",
-        f"{SHIPPED[name]}. {n_tokens / 1e6:.0f} M tokens on two CPU cores; weights in bfloat16. It is made for "
+        f"{SHIPPED[name]}. {n_tokens / 1e6:.0f} M tokens; weights in bfloat16. It is made for "
         "fine-tuning and features where a model of 15 MB has to do, and as a starting point for text of your own.",
         f'```python\nimport firth\n\nmodel = firth.load("{name}")\nmodel.fill_mask("{EXAMPLES[name]}")\n```',
         f"`firth finetune --model {name}` starts from it; `transformers.AutoModel.from_pretrained` opens the folder.",

@@ -132,6 +132,18 @@ def test_the_form_of_a_card_by_group_drops_single_weights() -> None:
     assert abs(float(gone[before > 0].double().mean()) - 0.5) < 0.1
 
 
+def test_the_form_of_a_card_takes_no_kernel_that_is_built_for_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, allowed, true = Rows.from_lengths([20, 3, 17]), list[bool](), attention.F.scaled_dot_product_attention
+
+    def noted(*x: Tensor, **options: Any) -> Tensor:
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return true(*x, **options)
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", noted)
+    attention._attend_by_group(*inputs(rows, rows), rows.plan, rows.plan, False, 0.5)
+    assert allowed and not any(allowed)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_short_rows_in_bfloat16_are_computed_in_float32(dropout: float) -> None:
     rows = Rows.from_lengths([20, 3, 63, 17])
