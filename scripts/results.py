@@ -28,8 +28,8 @@ HEAD = """# Results
 What the recorded runs mean; the numbers follow, each with the command that repeats it.
 
 - **Not all of these models are the best that Firth trains now.** Tables marked so were recorded with BERTs of at most
-  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since. The demo was
-  recorded with the first runs of the shipped models.
+  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since. The demo, the
+  senses and the layers were recorded with earlier runs of the shipped models.
 - **Nearly everything was trained on two CPU cores**, in minutes to hours per model; the fourth runs of the shipped
   models and `bert-medium` on a GPU, in minutes. Small models with little text show that the code is correct and what
   each method is worth against its baselines, not what it reaches at full size.

@@ -132,6 +132,23 @@ def test_points_are_sent_as_events_and_the_next_one_may_ask(serve: Serve) -> Non
     assert [point.get("layer") for point in layers] == [0, 1, 2, None]
 
 
+@pytest.mark.parametrize("path", ["/learn", "/probe"])
+def test_its_texts_come_after_what_others_ask(serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    ask, alone = Engine.ask, list[bool]()
+
+    async def work(client: Client) -> Any:
+        def noted(engine: Engine, job: Any, caller: Caller) -> Any:
+            alone.append(job.alone)
+            return ask(engine, job, caller)
+
+        monkeypatch.setattr(Engine, "ask", noted)
+        answer = await client.post(path, {"texts": TEXTS, "labels": LABELS})
+        return answer.status_code
+
+    assert serve(work, "classify") == 200
+    assert alone and all(alone)
+
+
 def test_layers_are_read_as_they_are_embedded(serve: Serve, predictors: dict[str, Any]) -> None:
     # More texts than in one request, one of them longer than the model reads at once.
     texts = [*TEXTS, "the river " * 200]

@@ -4,6 +4,7 @@ The same logistic regression reads all of them. One answer is computed at a time
 """
 
 import asyncio
+import dataclasses
 import math
 import threading
 import time
@@ -75,7 +76,8 @@ async def _streamed(
     context.at_end.callback(_end, state, left)
     at_once = state.limits.inputs
     parts = [body.texts[start : start + at_once] for start in range(0, len(body.texts), at_once)]
-    found = [await context.ask(read(hosted, part)) for part in parts]
+    # Alone, and so after what others ask: a learning curve can wait.
+    found = [await context.ask(dataclasses.replace(read(hosted, part), alone=True)) for part in parts]
     records = [
         Text(text, label, where=f"texts.{number}")
         for number, (text, label) in enumerate(zip(body.texts, body.labels, strict=True))
