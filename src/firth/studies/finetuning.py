@@ -15,11 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from firth.baseline.config import CommonestTagConfig, GramConfig
-from firth.baseline.fit import fit_tfidf
-from firth.baseline.tags import fit_commonest_tag
+from firth.baseline.config import GramConfig
 from firth.baseline.tfidf import fit_vectorizer
 from firth.config import read_json
 from firth.corpus.clean import Cleaning
@@ -28,6 +26,7 @@ from firth.data.hashing import seed_of
 from firth.errors import InputError
 from firth.files import write_text
 from firth.finetuning.adaptation import texts_of
+from firth.finetuning.baseline import FitBaseline, fit_baseline
 from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import data_config
@@ -39,10 +38,10 @@ from firth.manifest import MANIFEST
 from firth.metrics.bootstrap import mean_interval
 from firth.pretraining.run import RECIPE, pretrain
 from firth.pretraining.run import resume as resume_pretraining
+from firth.progress import silent
 from firth.studies.cells import StudyCell, check_data
 from firth.systems import resolve_model
 from firth.tasks.predictions import Chosen
-from firth.tasks.table import TASKS
 from firth.text.corpus import read_text_lines
 from firth.text.records import Text
 
@@ -337,28 +336,22 @@ _BASELINES = {
 
 def baseline_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
     """The baseline's answers, by the kind of task."""
-    known, metric, labels = [*data.train, *data.held], data.metrics[0], data.options.get("labels", ())
-    if data.kind in ("classify", "regress"):
-        score = TASKS[data.kind].score
-        found = fit_tfidf(
-            data.kind,  # type: ignore[arg-type]  # one of two
-            labels,
-            data.train,
-            data.held,
-            lambda texts, answers: score(texts, answers, labels)[metric],
-        )
-        return list(found.model.answers(records))
     if data.kind == "choose":
-        fit = [text for record in known for text in (f"{record.text} {record.question}", *record.choices)]
+        fit = [
+            text
+            for record in [*data.train, *data.held]
+            for text in (f"{record.text} {record.question}", *record.choices)
+        ]
         reader = fit_vectorizer([Text(text) for text in fit], GramConfig())
         pairs = [(f"{r.text} {r.question}", choice) for r in records for choice in r.choices]
         scores = iter(reader.cosines(*map(list, zip(*pairs, strict=True))).tolist())
         best = [max((next(scores), -i) for i in range(len(r.choices))) for r in records]
         return [Chosen(-i, "", ()) for _, i in best]
-    if data.kind == "tag":
-        options = CommonestTagConfig(labels=tuple(labels), scheme=data.options["scheme"], unit=data.options["unit"])
-        return list(fit_commonest_tag(known, options).answers(records))
-    raise InputError(f"there is no baseline for a task of kind {data.kind}")
+    if data.kind not in _BASELINES:
+        raise InputError(f"there is no baseline for a task of kind {data.kind}")
+    model: Literal["tfidf", "commonest-tag"] = "commonest-tag" if data.kind == "tag" else "tfidf"
+    recipe = FitBaseline(model=model, task=data.kind, kind=data.kind, metric=data.metrics[0])
+    return list(fit_baseline(recipe, data, silent).method.answers(records))
 
 
 def _split_arc(data: Path, out: Path) -> None:
