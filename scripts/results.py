@@ -168,8 +168,8 @@ def study_section() -> str:
         "dev files in percent, mean ± standard deviation over three seeds, with all labels; every choice was made on a "
         "tenth of the training examples, and each dev file was scored once per run. Several data sets are parts of the "
         "published ones, so figures do not compare with papers. "
-        f"{len(facts)} cells, {record['hours']:.1f} hours of one core in all, two at a time and beside other "
-        f"work, on {machine_of(record)}, torch {record['torch']}, commit {record['commit']}.\n",
+        f"{len(facts)} cells, {record['hours']:.1f} hours in all, several at a time, on {machine_of(record)}, torch "
+        f"{record['torch']}, commit {record['commit']}.\n",
         *markdown(header, tasks),
         f"\n{baselines(facts)}\n",
         *record["remarks"]["tasks"],
