@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-COLOURS = ("#0072b2", "#009e73", "#d55e00")
+from firth.demo.report import DOCSTRINGS
+
+COLOURS = ("#0072b2", "#009e73", "#d55e00", "#cc79a7")
 
 
 def main(demo: Path) -> None:
-    scores = [json.loads(line) for line in (demo / "scores.jsonl").read_text("utf-8").splitlines()]
+    every = [json.loads(line) for line in (demo / "scores.jsonl").read_text("utf-8").splitlines()]
+    scores = [score for score in every if score["task"] == DOCSTRINGS]
     sizes = sorted({s["per_class"] for s in scores})
     figure = Figure(figsize=(7.2, 3.4), layout="constrained")
     axes = figure.subplots()
@@ -22,7 +25,7 @@ def main(demo: Path) -> None:
     starts = sorted(
         {s["start"] for s in scores}, key=lambda name: -np.mean([s["accuracy"] for s in scores if s["start"] == name])
     )
-    for start, colour in zip(starts, COLOURS, strict=True):
+    for start, colour in zip(starts, COLOURS, strict=False):
         per_size = [[s["accuracy"] for s in scores if (s["start"], s["per_class"]) == (start, n)] for n in sizes]
         means, spreads = [float(np.mean(x)) for x in per_size], [float(np.std(x, ddof=1)) for x in per_size]
         axes.errorbar(

@@ -52,6 +52,7 @@ from firth.errors import ConfigError
 from firth.files import append_to, write_folder, write_json, write_text
 from firth.finetuning.base import Base, base_of
 from firth.finetuning.recipe import build
+from firth.finetuning.small import small_settings
 from firth.finetuning.train import Run, split_of, tune
 from firth.folder import read_model
 from firth.inference.answering import answer_records
@@ -409,14 +410,18 @@ class _Demo:
     def _tune(self, task: str, start: str, split: LabelledSplit, draw: int, folder: Path) -> np.ndarray:
         """Fine-tune a BERT in ``folder``; returns the labels it gives the test texts."""
         s, base, labels = self.settings, self._base(task, start), self.labels[task]
+        # What ``firth finetune`` does with such an encoder; the demo's own is smaller, and is read by its summary.
+        small = small_settings("classify", {}, base.config.n_layers)
         shipped = start == SHIPPED_START or task == REVIEWS
+        tables = small.tables if shipped and small else {"head": {"network": {"pool": "summary"}}}
         recipe = build(
             {
                 "model": "the demo's",
                 "task": "classify",
                 "kind": "classify",
                 "metric": "accuracy",
-                "head": {"labels": list(labels), "network": {"pool": "mean" if shipped else "summary"}},
+                **tables,
+                "head": {"labels": list(labels), **tables["head"]},
                 "optim": {
                     "kind": "adamw",
                     "learning_rate": s.shipped_rate if shipped else s.tune_rate,
