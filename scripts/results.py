@@ -31,8 +31,8 @@ What the recorded runs mean; the numbers follow, each with the command that repe
   12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since. The demo, the
   senses and the layers were recorded with earlier runs of the shipped models.
 - **Nearly everything was trained on two CPU cores**, in minutes to hours per model; the fourth runs of the shipped
-  models and `bert-medium` on a GPU, in minutes. Small models with little text show that the code is correct and what
-  each method is worth against its baselines, not what it reaches at full size.
+  models, their fine-tuning and `bert-medium` on a GPU, in minutes. Small models with little text show that the code is
+  correct and what each method is worth against its baselines, not what it reaches at full size.
 - **Compare with the baseline first.** TF-IDF with a linear model wins where single words decide, a pre-trained model
   where words are judged in context ([table](#what-pre-training-is-worth)). `firth compare` tells which on your labels.
 - **Continued pre-training on a domain's text**, with an extended vocabulary, improves masked-LM loss and downstream
