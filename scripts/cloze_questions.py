@@ -93,7 +93,7 @@ def questions_of(sentences: list[str], rng: random.Random) -> Iterator[Question]
 
 
 def asked_of(sentence: str, span: str, rng: random.Random) -> str:
-    """The sentence as a question for the span: its words before and after, or those after alone."""
+    """The sentence as a question for the span: its words before and after, or those of one side alone."""
     before, _, after = sentence.rstrip(" .").partition(span)
     left, right = before.split()[-rng.randint(*BESIDE) :], after.split()[: rng.randint(*BESIDE)]
     if YEAR.fullmatch(span):
@@ -140,3 +140,5 @@ if __name__ == "__main__":
         main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), *map(Path, sys.argv[4:]))
     except (FirthError, OSError, lzma.LZMAError, json.JSONDecodeError) as error:
         sys.exit(f"error: {error}")
+    except (KeyError, TypeError):
+        sys.exit(f"error: {' '.join(sys.argv[4:])}: expected files in SQuAD's format")
