@@ -410,10 +410,10 @@ class _Demo:
     def _tune(self, task: str, start: str, split: LabelledSplit, draw: int, folder: Path) -> np.ndarray:
         """Fine-tune a BERT in ``folder``; returns the labels it gives the test texts."""
         s, base, labels = self.settings, self._base(task, start), self.labels[task]
-        # What ``firth finetune`` does with such an encoder; the demo's own is smaller, and is read by its summary.
-        small = small_settings("classify", {}, base.config.n_layers)
         shipped = start == SHIPPED_START or task == REVIEWS
-        tables = small.tables if shipped and small else {"head": {"network": {"pool": "summary"}}}
+        # A shipped model as ``firth finetune`` has it; the demo's own was pre-trained with a summary vector.
+        small = small_settings("classify", {}, base.config.n_layers) if shipped else None
+        tables = small.tables if small else {"head": {"network": {"pool": "summary"}}}
         recipe = build(
             {
                 "model": "the demo's",
