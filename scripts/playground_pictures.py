@@ -4,6 +4,7 @@
     answer=runs/answer mt=runs/mt gpt=runs/gpt words=runs/words
 
 docs/playground.md says how the models are trained; firth-mini-en and firth-mini-ko are served beside them as en and ko.
+Pictures of models that are not given stay as they are.
 With --every FOLDER each panel of each model is written there instead, wide and narrow, in both languages. Needs the
 extra serve-test, Pillow, Chromium and fonts for Korean.
 """
@@ -98,6 +99,4 @@ def reduce(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: scripts/playground_pictures.py [--every FOLDER] NAME=FOLDER ...")
     main(sys.argv[1:])

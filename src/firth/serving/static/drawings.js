@@ -311,7 +311,8 @@ function project(rows, before) {
 // Points with their names, as far as these find room: `points` have x, y, name, kind, title, and own if they are marked.
 function cloud(title, points, axes) {
   const width = room(), height = Math.round(.8 * width);
-  const svg = make("svg", { viewBox: `0 0 ${width} ${height + 24}`, role: "img", "aria-label": title });
+  // Names stay between 0 and `height`; what the axes are stands above and below.
+  const svg = make("svg", { viewBox: `0 -20 ${width} ${height + 44}`, role: "img", "aria-label": title });
   const fit = (values, low, high) => {
     const least = Math.min(...values), most = Math.max(...values);
     return (value) => low + (high - low) * (most > least ? (value - least) / (most - least) : .5);
@@ -337,9 +338,9 @@ function cloud(title, points, axes) {
     names.append(make("text", { x: box[0], y: box[3] - 2, class: `${one.kind}${one.own ? " own" : ""}` }, one.name));
   }
   const axis = (number) => `${say("component")} ${number + 1}: ${(100 * axes[number].share).toFixed(0)} ${say("variance")}`;
-  svg.append(names, make("line", { x1: 8, x2: 8, y1: 8, y2: height, class: "grid" }),
+  svg.append(names, make("line", { x1: 8, x2: 8, y1: 0, y2: height, class: "grid" }),
     make("line", { x1: 8, x2: width, y1: height, y2: height, class: "grid" }),
-    make("text", { x: 14, y: 14, class: "axis" }, `↕ ${axis(1)}`),
+    make("text", { x: 8, y: -6, class: "axis" }, `↕ ${axis(1)}`),
     make("text", { x: width, y: height + 16, "text-anchor": "end", class: "axis" }, `↔ ${axis(0)}`));
   return svg;
 }
