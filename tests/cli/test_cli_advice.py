@@ -23,6 +23,8 @@ import pytest
         ("fill-mask RUN TEXT", ["is a file here: < TEXT"]),
         ("search RUN TEXT", ["is a file here: < TEXT"]),
         ("embed RUN words --input TEXT", ["either TEXT or --input"]),
+        ("fill-mask RUN -", ["takes no '-': stdin is read where no text"]),
+        ("embed RUN --input -", ["takes no '-': stdin is read where no text"]),
     ],
 )
 def test_advice_names_what_to_type(firth, tiny_run: Path, tmp_path: Path, command: str, said: list[str]) -> None:

@@ -30,7 +30,9 @@ def text(tmp_path: Path) -> Path:
 
 
 def training(**options) -> VectorTraining:
-    plain = {"width": 8, "epochs": 5, "workers": 1, "n_buckets": 200, "sample": 0.5, "learning_rate": 0.1}
+    plain = {"width": 8, "epochs": 5, "workers": 1, "sample": 0.5, "learning_rate": 0.1}
+    if options.get("kind") == "fasttext":
+        plain["n_buckets"] = 200
     return VectorTraining(**(plain | options))
 
 
@@ -118,9 +120,11 @@ def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(ConfigError, match=f"n_buckets={n_buckets}: expected at least 1"):
             training(kind="fasttext", n_buckets=n_buckets)
     with pytest.raises(ConfigError, match=r"^longest_ngram=2: expected at least shortest_ngram=3$"):
-        training(longest_ngram=2)
+        training(kind="fasttext", longest_ngram=2)
+    with pytest.raises(ConfigError, match="longest_ngram=5: n-grams are of fastText alone: --kind fasttext"):
+        training(longest_ngram=5)
     with pytest.raises(ConfigError, match=r"^n_buckets=2147483648: expected at least 1 and less than 2\^31$"):
-        training(n_buckets=2**31)
+        training(kind="fasttext", n_buckets=2**31)
     for options in ({"negative": 2**31}, {"seed": 2**32}, {"workers": 100_000}):
         with pytest.raises(ConfigError, match=f"{next(iter(options))}="):
             training(**options)

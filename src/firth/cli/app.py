@@ -208,6 +208,8 @@ def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
     for flag in (token.partition("=")[0] for token in tokens):
         if flag in moved:
             return f"{verb} has no {flag}: use {moved[flag]}"
+    if "-" in tokens and isinstance(error, UnknownOptionError | MissingArgumentError):
+        return f"{verb} takes no '-': stdin is read where no text and no file is given. See: {verb} --help"
     if isinstance(error, UnknownCommandError) and verb == "firth" and tokens and tokens[0] in _ELSEWHERE:
         return f"there is no firth {tokens[0]}: {_ELSEWHERE[tokens[0]]}. See: firth --help"
     if isinstance(error, MissingArgumentError) and error.argument is not None:

@@ -1,5 +1,6 @@
 """Text -> word vectors, by gensim -> a model folder of the system ``vectors``."""
 
+import dataclasses
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from firth.workers import WORKERS_EACH, check_processors, cpu_count
 _AT_ONCE = 4096  # words of a block
 # Of NumPy's generators.
 _SEED = Bounds("0 or more and less than 2^32", lambda x: 0 <= x < 1 << 32)
+_OF_NGRAMS = ("n_buckets", "shortest_ngram", "longest_ngram")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +51,10 @@ class VectorTraining:
     def __post_init__(self) -> None:
         check_bounds(self)
         check_processors("workers", self.workers or 1, WORKERS_EACH)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if self.kind != "fasttext" and field.name in _OF_NGRAMS and value != field.default:
+                raise ConfigError(f"{field.name}={value}: n-grams are of fastText alone: --kind fasttext")
         if self.longest_ngram < self.shortest_ngram:
             raise ConfigError(
                 f"longest_ngram={self.longest_ngram}: expected at least shortest_ngram={self.shortest_ngram}"
