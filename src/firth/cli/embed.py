@@ -14,6 +14,7 @@ from firth.cli.shared import (
     lines_from,
     load_and_say,
     on_interrupt,
+    say_unknown,
 )
 from firth.errors import InputError, UsageError
 from firth.files import check_new_file, new_file
@@ -86,6 +87,8 @@ def embed(
     check_texts(texts, file)
     lines = iter(texts) if texts else _some(lines_from(file), str(file or "stdin"))
     loaded = load_and_say(model, precision, compile)
+    for text in texts:
+        say_unknown(text, loaded)
     asked = _mix(mix, last, weights)
     with on_interrupt("no vectors were written" if out else "the vectors so far are complete"):
         if unit != "text":
