@@ -67,6 +67,13 @@ def test_held_out_documents_are_chosen_by_their_text(tiny_text: Path, tiny_vocab
     assert report.documents + report.dev_documents == sum(1 for _ in CorpusReader([tiny_text]))
 
 
+def test_documents_without_tokens_do_not_count_among_those_held_out(tiny_vocab: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    for number in range(6):  # which of two documents is held out depends on their hashes
+        text.write_text(f"\x01\x02\n\nthe river {number}\n", "utf-8")
+        assert prepare([text], tiny_vocab, tmp_path / str(number), hold_out=0.1, workers=1).documents == 1
+
+
 def test_copies_and_repeated_documents_do_not_raise_the_number_held_out(tiny_vocab: Path, tmp_path: Path) -> None:
     documents = [f"the old farmer number {i}" for i in range(12)]
     (tmp_path / "ten.txt").write_text("\n\n".join(documents))

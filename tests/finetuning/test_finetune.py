@@ -944,6 +944,9 @@ def test_balanced_weights_make_labels_count_alike(plain: dict[str, Any]) -> None
     sums = {label: weights[label] * sum(r.label == label for r in labelled.train) for label in weights}
     assert sums["river"] == pytest.approx(sums["winter"]) == pytest.approx(len(labelled.train) / 2)
     assert recipe.head.class_weights == tuple(weights.values())
+    # A label without an example takes no weight from the others.
+    labels = (*recipe.head.labels, "spring")
+    assert balanced(labelled, labels) == [*recipe.head.class_weights, 0.0]
 
 
 def test_every_combination_of_a_grid() -> None:

@@ -63,6 +63,18 @@ def test_steps_are_those_of_the_recursion(kind: Any, decay: float) -> None:
         torch.testing.assert_close(module.bias.detach(), p["bias"], rtol=0, atol=1e-12)
 
 
+def test_a_parameter_that_rested_gets_its_own_correction() -> None:
+    """As with gradual unfreezing: the first update is one rate long, however long the others have been updated."""
+    module = model()
+    optimizer = make_optimizer(module, OptimConfig(kind="gpt_adam", learning_rate=0.01, decay=0.0, epsilon=1e-12))
+    before = module.bias.detach().clone()
+    for step in range(50):
+        module.weight.grad = torch.ones(2, 3, dtype=torch.float64)
+        module.bias.grad = torch.ones(2, dtype=torch.float64) if step == 49 else None
+        optimizer.step()
+    torch.testing.assert_close(before - module.bias.detach(), torch.full_like(before, 0.01), rtol=1e-6, atol=0)
+
+
 def test_first_update_by_hand() -> None:
     """m = 0.1 g, v = 0.001 g²: the step is rate · 0.1 / √0.001 · sign(g), about 3.16 rates."""
     module = nn.Linear(1, 1, bias=False)

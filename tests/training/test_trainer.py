@@ -129,6 +129,11 @@ def test_a_score_that_is_not_a_number_is_never_the_best(tmp_path: Path) -> None:
     assert (trainer.state.best, trainer.state.best_step) == (0.0, 2)
 
 
+def test_scores_that_are_never_numbers_use_the_patience_up(tmp_path: Path) -> None:
+    trainer = judged(tmp_path / "run", [float("nan")] * 6, patience=2)
+    assert trainer.fit() and trainer.state.step == 3
+
+
 def test_the_judge_takes_the_place_of_held_out_text(tmp_path: Path) -> None:
     trainer = judged(tmp_path / "run", [0.5])
     trainer.dev = lambda: iter([batch_of([0], 1)])

@@ -1,6 +1,7 @@
 """Which documents are held out for evaluation: a share of them, sampled by a hash of their text."""
 
 import heapq
+from itertools import chain
 
 from firth.corpus.selection import Selection, document_hash
 from firth.text.records import Document
@@ -31,6 +32,8 @@ def threshold(text: Selection, share: float) -> int:
     for document, copy in text:
         if copy:  # copies follow all first readings
             break
+        if not any(character.isprintable() and character != " " for character in chain(*document.paragraphs)):
+            continue  # it has no token, and will be left out
         hashed = document_hash(document.paragraphs)
         if len(documents) < 10 * LEAST_HELD_OUT:
             documents.add(hashed)

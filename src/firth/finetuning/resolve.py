@@ -102,9 +102,10 @@ def _read_as_trained(plain: dict[str, Any], base: Base, labelled: LabelledData) 
 
 
 def balanced(labelled: LabelledData, labels: Sequence[str]) -> list[float]:
-    """Class weights that balance the labels: n / (K · n of the label)."""
+    """Class weights that balance the K labels that have examples: n / (K · n of the label), 1 over all examples."""
     counts = [sum(record.label == label for record in labelled.train) for label in labels]
-    return [len(labelled.train) / (len(labels) * n) if n else 0.0 for n in counts]
+    n_labels = sum(n > 0 for n in counts)
+    return [len(labelled.train) / (n_labels * n) if n else 0.0 for n in counts]
 
 
 def check_own(network: AnyNetwork, system_name: str, tokenizer: Tokenizer) -> None:

@@ -42,36 +42,31 @@ class BertAdam(torch.optim.AdamW):
 class GptAdam(BertAdam):
     """Adam whose bias correction scales the whole step: ``p -= rate · √(1-β2ᵗ)/(1-β1ᵗ) · (m / (√v + ε) + decay · p)``.
 
-    Source: openai/finetune-transformer-lm opt.py: ε is not corrected, and the decay is. ``agree``: turns this
-    process's update counts, by group, into those of all processes that share the parameters.
+    Source: openai/finetune-transformer-lm opt.py: ε is not corrected, and the decay is. t counts the updates of the
+    parameter itself, which may have rested before.
     """
-
-    agree: Callable[[dict[str, int]], dict[str, int]]
-
-    def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float):
-        super().__init__(params, lr=lr, betas=betas, eps=eps)
-        self.agree = dict
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
-        rates = [group["lr"] for group in self.param_groups]
-        keys = [f"{group.get('decays')} {group.get('scale')}" for group in self.param_groups]
-        counts = [self._count(group["params"]) for group in self.param_groups]
-        agreed = self.agree(dict(zip(keys, counts, strict=True)))
-        for key, group in zip(keys, self.param_groups, strict=True):
-            beta1, beta2 = group["betas"]
-            n = agreed[key]
-            group["lr"] *= math.sqrt(1 - beta2**n) / (1 - beta1**n)
+        whole = self.param_groups
+        self.param_groups = [part for group in whole for part in self._corrected(group)]
         super().step(closure)
-        for group, rate in zip(self.param_groups, rates, strict=True):
-            group["lr"] = rate
+        self.param_groups = whole
 
-    def _count(self, params: list[nn.Parameter]) -> int:
-        """The number of this update, from 1; it is part of the state and stays on the host, where it is read."""
-        updates = [self.state[p] for p in params if p.grad is not None]
-        for state in updates:
-            state[_UPDATES] = state.get(_UPDATES, torch.zeros((), dtype=torch.int64)) + 1
-        return max((int(state[_UPDATES]) for state in updates), default=1)
+    def _corrected(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """A group's parameters by the number of this update, from 1, with the rate that it gives them."""
+        by_number: dict[int, list[nn.Parameter]] = {}
+        for p in group["params"]:
+            if p.grad is not None:
+                # Part of the state, and on the host, where it is read.
+                number = self.state[p].get(_UPDATES, torch.zeros((), dtype=torch.int64)) + 1
+                self.state[p][_UPDATES] = number
+                by_number.setdefault(int(number), []).append(p)
+        beta1, beta2 = group["betas"]
+        return [
+            group | {"params": params, "lr": group["lr"] * math.sqrt(1 - beta2**n) / (1 - beta1**n)}
+            for n, params in by_number.items()
+        ]
 
 
 class Muon(torch.optim.AdamW):

@@ -433,9 +433,11 @@ class Trainer:
         return f"step {self.state.step}  held-out: {shown}"
 
     def _beats(self, score: float, best: float | None) -> bool:
-        """Whether a score is the best so far; NaN never is, and any number beats NaN."""
-        if best is None or math.isnan(best):
+        """Whether a score is the best so far: the first one is, and NaN never again; any number beats NaN."""
+        if best is None:
             return True
+        if math.isnan(best):
+            return not math.isnan(score)
         return score > best if self.judge else score < best
 
     def _log_training(self, log: Log, meter: Meter) -> None:

@@ -5,7 +5,6 @@ copy of the weights in shared memory: each updates its share, with an optimiser 
 the work, and hold the state, of one.
 """
 
-import json
 from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import pairwise
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from firth.errors import ConfigError
 from firth.training.collectives import World, barrier, gather_tensors, sum_over_ranks
 from firth.training.config import OptimConfig
-from firth.training.optim import GptAdam, check_state, load_state, make_optimizer, state_tensors, whole_costs
+from firth.training.optim import check_state, load_state, make_optimizer, state_tensors, whole_costs
 
 # Shares start at multiples of this many elements, to align with cache lines and the kernels' vectors.
 _ALIGNED = 64
@@ -158,8 +157,6 @@ class SharedUpdate(Undivided):
         if not self._mine:
             raise ConfigError(f"the model is too small for {world.size} processes: give fewer --processes")
         self.optimizer = make_optimizer(model, config, scales, self._mine)
-        if isinstance(self.optimizer, GptAdam):
-            self.optimizer.agree = self._highest
 
     def clear(self) -> None:
         for p in self._named.values():
@@ -203,14 +200,6 @@ class SharedUpdate(Undivided):
         self.optimizer.step()
         # Wait: the next forward reads all weights.
         barrier(self._world)
-
-    def _highest(self, counts: dict[str, int]) -> dict[str, int]:
-        """The highest count over all processes, by key."""
-        found: dict[str, int] = {}
-        for some in self._group.all_gather(json.dumps(counts).encode()):
-            for key, count in json.loads(some).items():
-                found[key] = max(count, found.get(key, count))
-        return found
 
     def state(self) -> dict[str, Tensor]:
         by_rank = gather_tensors(state_tensors(self._mine, self.optimizer), self._world)
