@@ -40,6 +40,18 @@ def test_json_has_each_token(firth, tiny_run: Path) -> None:
     assert score["log_probability"] == pytest.approx(sum(t["log_probability"] for t in score["tokens"]))
 
 
+def test_lines_before_a_bad_one_are_answered_and_its_number_is_said(firth, tiny_run: Path, tmp_path: Path) -> None:
+    done = firth("score-text", tiny_run, stdin=b"some words\n\n\x01\nothers\n")
+    assert done.code == 2 and "stdin:3: '\\x01' has no tokens" in done.complaint
+    assert [line.split("  ")[-1] for line in done.out.splitlines()] == ["some words"]
+    filled = firth("fill-mask", tiny_run, "--json", stdin=b"a [MASK]\nno mask\n")
+    assert filled.code == 2 and "stdin:2: 'no mask' has no [MASK]" in filled.complaint
+    assert len(filled.out.splitlines()) == 1
+    pairs = tmp_path / "p.jsonl"
+    pairs.write_text('{"sentence_good": "a", "sentence_bad": "b"}\n{"sentence_good": "\\u200b", "sentence_bad": "b"}\n')
+    assert f"{pairs}:2: sentence_good: " in firth("score-text", tiny_run, "--pairs", pairs).complaint
+
+
 def test_blank_lines_are_left_out_and_counted(firth, tiny_run: Path) -> None:
     done = firth("score-text", tiny_run, "--json", stdin=b"a\n\nb\n \n")
     assert len(done.out.splitlines()) == 2

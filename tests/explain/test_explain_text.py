@@ -4,6 +4,8 @@ import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
@@ -16,7 +18,7 @@ from firth.explain.asked import Asked
 from firth.explain.markup import Mark, head_maps, labelled_map, text_width, token_row, value_map, visible
 from firth.explain.pieces import wordpiece_steps
 from firth.explain.sentences import SENTENCES
-from firth.explain.text import explain, input_embeddings, masked_rows
+from firth.explain.text import explain, input_embeddings, masked_rows, part_of
 from firth.explain.words import cosine_table, repeated_word, word_cosines
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.model import Model, load_model
@@ -289,3 +291,18 @@ def test_maps_draw_what_is_not_faint() -> None:
     assert len(drawn) == 15 and {float(e.get("font-size", 0)) for e in drawn} == {10.0}
     assert float(drawn[0].get("x", 0)) >= text_width(tokens[0]) * 10 / 12
     assert 'style="background: color-mix(in srgb, var(--c2) 100%, transparent);' in token_row([Mark("a", 3.0, 2)])
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_part_of_a_text_has_no_more_tokens_than_fit(backward: bool) -> None:
+    """A word of two tokens has a token for each letter where it is cut, as with byte pairs."""
+
+    class Pieces:
+        def tokenize(self, text: str) -> list[Any]:
+            whole = [SimpleNamespace(start=m.start(), end=m.end()) for m in re.finditer(r"ab|cd|\w", text)]
+            return whole if text.count("abcd") * 2 == len(whole) else [*whole, *whole[:1]]
+
+    for room in (3, 4, 5):
+        part = part_of(Pieces(), "abcd" * 4, room, backward)  # type: ignore[arg-type]  # tokenize is all that is asked
+        assert part and len(Pieces().tokenize(part)) <= room
+        assert ("abcd" * 4).startswith(part) if backward else ("abcd" * 4).endswith(part)

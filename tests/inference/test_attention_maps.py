@@ -107,7 +107,10 @@ def test_pairs_have_segments(folders: dict[str, Path]) -> None:
     model = load_model(folders["bert"], device="cpu")
     pair, single = model.attention("a b", "c"), model.attention("a b")
     assert pair.tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
-    assert single.tokens == ["[CLS]", "a", "b", "[SEP]"] == model.attention("a b", "").tokens
+    assert single.tokens == ["[CLS]", "a", "b", "[SEP]"]
+    for second in ("", "  "):
+        with pytest.raises(InputError, match="the second text, .* has no tokens"):
+            model.attention("a b", second)
     encoder, ids = model.loaded.objective.encoder, [PIECES.index(piece) for piece in pair.tokens]
     np.testing.assert_array_equal(attention_weights(encoder, ids, [0, 0, 0, 0, 1, 1]), pair.weights)
     assert not np.allclose(attention_weights(encoder, ids), pair.weights)

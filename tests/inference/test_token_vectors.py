@@ -156,6 +156,8 @@ def test_a_learned_scalar_mix_is_the_models_own() -> None:
     found = made.vectors("the cats sat")
     expected = sum(share * layer for share, layer in zip(shares, found.layers, strict=True))
     assert found.mixed(made.mix(Mix(kind="scalar"))) == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(ConfigError, match="a learned scalar mix has its own layers"):
+        made.mix(Mix(kind="scalar", last=1))
     with pytest.raises(ConfigError, match="has not learned a scalar mix: give its weights"):
         model("bert").mix(Mix(kind="scalar"))
 

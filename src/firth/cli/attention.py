@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, check_text, load_and_say, print_json, print_table
+from firth.cli.shared import Flag, JsonFlag, check_text, counted, load_and_say, print_json, print_table
 from firth.errors import ConfigError, UsageError
 from firth.inference.precision import Precision
 
@@ -79,19 +79,21 @@ def attention(
     if average is not None:
         found = found.mean(average)
     if out is None:
-        plain = asdict(found) | {"weights": found.weights.tolist()}
-        print_json(plain if cross else {name: value for name, value in plain.items() if name != "keys"})
+        plain = {"tokens": found.tokens, "weights": found.weights.tolist()}
+        print_json(plain | ({"keys": found.keys} if cross else {}))
         return
     _write(found, out)
     n_layers, n_heads, n_tokens, _ = found.weights.shape
-    print(f"{out}: {n_layers} layers with {n_heads} heads each over {n_tokens} tokens")
+    layers = found.layers[0] if "layers" in found.averaged else counted(n_layers, "layer")
+    heads = found.heads[0] if "heads" in found.averaged else f"{counted(n_heads, 'head')} each"
+    print(f"{out}: {layers}, {heads}, over {counted(n_tokens, 'token')}")
 
 
 def _write(found: "Attention", out: Path) -> None:
     if out.suffix.lower() == ".svg":
         from firth.explain.markup import attention_svg
 
-        _write_svg(attention_svg(found.tokens, found.columns, found.weights), out)
+        _write_svg(attention_svg(found), out)
         return
     from firth.explain.attention import write_attention_picture
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, check_texts, filled_lines, load_and_say, print_json, say_unknown
-from firth.errors import InputError
+from firth.cli.shared import JsonFlag, check_texts, load_and_say, print_json, say_unknown, until_bad
+from firth.errors import FirthError, InputError
 from firth.inference.precision import Precision
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ def fill_mask(
     """
     check_texts(texts, reads="<")
     loaded = load_and_say(model, precision)
+    from firth.inference.masks import check_masked, masked_row
+
     # A person who types lines wants each answered at once.
     at_once = 1 if not texts and sys.stdin.isatty() else _AT_ONCE
-    source = iter(texts or filled_lines())
+    check_masked(loaded.loaded, top_k)
+    bad: list[FirthError] = []
+    source = iter(texts or until_bad(lambda line: masked_row(loaded.loaded, line), bad))
     n_texts = 0
     while some := list(islice(source, at_once)):
         n_texts += len(some)
@@ -59,6 +63,8 @@ def fill_mask(
                 print_json({"text": text, "masks": [asdict(mask) for mask in masks]})
             else:
                 print("\n".join(_readable(text, masks)), flush=True)
+    if bad:
+        raise bad[0]
     if not n_texts:
         raise InputError("no text: give one behind the model, or lines on stdin")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, check_texts, filled_lines, load_and_say, print_json, print_table
-from firth.errors import InputError, UsageError
+from firth.cli.shared import Flag, JsonFlag, check_texts, load_and_say, print_json, print_table, until_bad
+from firth.errors import FirthError, InputError, UsageError
 from firth.inference.precision import Precision
 from firth.progress import say
 
@@ -54,7 +54,10 @@ def score_text(
     if given is not None:
         _score_pairs(loaded, given, as_json)
         return
-    source = texts or filled_lines()
+    from firth.inference.text_scores import check_tokens
+
+    bad: list[FirthError] = []
+    source = texts or until_bad(lambda line: check_tokens(loaded.loaded, line), bad)
     totals: dict[str, tuple[float, int]] = {}
     n_texts = 0
     for score in loaded.score_stream(source) if texts else _each(loaded, source):
@@ -65,6 +68,8 @@ def score_text(
             before, n_before = totals.get(kind, (0.0, 0))
             totals[kind] = before + sum(token.log_probability for token in scored), n_before + len(scored)
         _print_score(score, tokens, as_json)
+    if bad:
+        raise bad[0]
     if not n_texts:
         raise InputError("no text: give one after MODEL, or lines on stdin")
     if n_texts > 1 and not as_json:
@@ -116,7 +121,8 @@ def _print_score(score: "TextScore", tokens: bool, as_json: bool) -> None:
                 print(f"    {token.log_probability:8.2f}  {kind if score.backward else ''}  {token.token}".rstrip())
 
 
-def _read_pairs(path: Path) -> Iterator["MinimalPair"]:
+def _read_pairs(path: Path) -> Iterator[tuple[str, "MinimalPair"]]:
+    """Each pair, and where it stands."""
     from firth.inference.text_scores import MinimalPair
     from firth.tasks.readers.files import Problems, read_jsonl, text_field
 
@@ -124,20 +130,25 @@ def _read_pairs(path: Path) -> Iterator["MinimalPair"]:
     for number, row in read_jsonl(path, Problems()):
         where = f"{path}:{number}"
         field, paradigm = row.get("field") or "", row.get("UID") or ""
-        yield MinimalPair(
-            text_field(row, "sentence_good", where), text_field(row, "sentence_bad", where), str(field), str(paradigm)
-        )
+        good, bad = text_field(row, "sentence_good", where), text_field(row, "sentence_bad", where)
+        yield where, MinimalPair(good, bad, str(field), str(paradigm))
     if not number:
         raise InputError(f"{path}: no pairs: expected one JSON object with sentence_good and sentence_bad per line")
 
 
-def _score_pairs(model: "Model", pairs: list["MinimalPair"], as_json: bool) -> None:
-    from firth.inference.text_scores import pair_accuracies
+def _score_pairs(model: "Model", pairs: list[tuple[str, "MinimalPair"]], as_json: bool) -> None:
+    from firth.inference.text_scores import check_tokens, pair_accuracies
     from firth.progress import Progress
 
+    for where, pair in pairs:
+        for field, text in (("sentence_good", pair.good), ("sentence_bad", pair.bad)):
+            try:
+                check_tokens(model.loaded, text)
+            except InputError as error:
+                raise InputError(f"{where}: {field}: {error}") from None
     answers = []
     with Progress("scoring", len(pairs), "pairs") as progress:
-        for answer in model.prefers_good(pairs):
+        for answer in model.prefers_good(pair for _, pair in pairs):
             answers.append(answer)
             progress.advance(1)
     found = pair_accuracies(answers)

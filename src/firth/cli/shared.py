@@ -7,7 +7,7 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -16,7 +16,7 @@ from cyclopts import Parameter, validators
 
 from firth.cli.command_hints import as_typed
 from firth.config import is_open_stream
-from firth.errors import InputError, UsageError, printable
+from firth.errors import FirthError, InputError, LengthError, UsageError, printable
 from firth.files import check_regular
 from firth.inference.precision import Precision
 from firth.progress import columns_of, say
@@ -208,6 +208,20 @@ def numbered_lines(path: Path | None) -> Iterator[tuple[int, str]]:
             blank += 1
     if blank:
         say(f"{path or 'stdin'}: {counted(blank, 'blank line')} left out: answers count the others")
+
+
+def until_bad(check: Callable[[str], object], bad: list[FirthError]) -> Iterator[str]:
+    """The lines of stdin that are not blank, up to the first for which ``check`` raises InputError or LengthError.
+
+    That error goes to ``bad``, with the line's number: the answers to the lines before it come first.
+    """
+    for number, line in numbered_lines(None):
+        try:
+            check(line)
+        except (InputError, LengthError) as error:
+            bad.append(type(error)(f"stdin:{number}: {error}"))
+            return
+        yield line
 
 
 def _checked(file: TextIO, where: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ MOST_TOKENS = 200
 MOST_MAPPED = 32
 MOST_INPUT = 14
 MOST_WORDS = 8
+MOST_PLACES = 24
 MOST_NEXT = 10
 # Each head that is left out scores the text once more.
 MOST_HEADS = 64

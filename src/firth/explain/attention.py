@@ -60,11 +60,11 @@ def draw_attention(attention: Attention) -> "Figure":
         length=0, labelsize=6, labelcolor=FAINT, pad=2, labelfontfamily=fonts_for("".join([*names, *below]))[0]
     )
     for head in range(n_heads):
-        axes.text(_STEP * head + 0.5, -0.06, f"head {head + 1}", color=INK, fontsize=8, ha="center")
+        axes.text(_STEP * head + 0.5, -0.06, attention.heads[head], color=INK, fontsize=8, ha="center")
     right, bottom = _STEP * (n_heads - 1) + 1, _STEP * (n_layers - 1) + 1
     for layer in range(n_layers):
         axes.text(
-            right + 0.06, _STEP * layer + 0.5, f"layer {layer + 1}", color=INK, fontsize=8, va="center", rotation=270
+            right + 0.06, _STEP * layer + 0.5, attention.layers[layer], color=INK, fontsize=8, va="center", rotation=270
         )
     axes.set(xlim=(0, right), ylim=(bottom, 0), frame_on=False)
     return figure

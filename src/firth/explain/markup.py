@@ -9,12 +9,16 @@ import html
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from firth.page import COLOURS
 from firth.progress import columns_of
+
+if TYPE_CHECKING:
+    from firth.inference.attention_maps import Attention
 
 # Weights below this are as good as invisible: leaving them out makes pictures of many heads ten times smaller.
 FAINTEST = 0.01
@@ -209,12 +213,13 @@ def standalone(drawing: str) -> str:
     return f'{opened} xmlns="http://www.w3.org/2000/svg" {font}><style>{style}</style>{rest}\n'
 
 
-def attention_svg(rows: Sequence[str], columns: Sequence[str], weights: Float[np.ndarray, "L N R C"]) -> str:
+def attention_svg(found: "Attention") -> str:
     """All maps of some layers and heads as one picture: layers from top to bottom, heads from left to right.
 
     The names of rows stand beside each layer's first map and those of columns above the first layer's, as far as they
     can be read at the size of the cells.
     """
+    rows, columns, weights = found.tokens, found.columns, found.weights
     n_layers, n_heads, n_rows, n_columns = weights.shape
     side = max(5.0, min(16.0, 220 / max(n_rows, n_columns, 1)))
     named, size = side >= 9, min(side, _SIZE)
@@ -228,11 +233,11 @@ def attention_svg(rows: Sequence[str], columns: Sequence[str], weights: Float[np
             parts += [
                 label(left - 6, y + side * (i + 0.5), name, anchor="end", size=size) for i, name in enumerate(rows)
             ]
-        parts.append(label(left + width * n_heads - 4, y + side * n_rows / 2, f"layer {layer + 1}", faint=True))
+        parts.append(label(left + width * n_heads - 4, y + side * n_rows / 2, found.layers[layer], faint=True))
         for head in range(n_heads):
             x = left + width * head
             if not layer:
-                parts.append(label(x, 10, f"head {head + 1}", faint=True))
+                parts.append(label(x, 10, found.heads[head], faint=True))
                 if named:
                     parts += [
                         label(x + side * (j + 0.5), top - 6, name, turned=True, size=size)

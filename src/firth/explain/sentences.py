@@ -153,6 +153,10 @@ SENTENCES: dict[str, dict[Language, str]] = {
         "ko": "그 단어가 나온 문맥을 둘씩 짝지어, 임베딩 출력과 최상위 층에서 단어 벡터의 코사인 유사도를 구합니다. "
         "임베딩 출력에는 단어와 위치의 정보만 있습니다. word2vec 같은 모델은 단어마다 벡터가 하나이므로 모두 1입니다.",
     },
+    "context_cut": {
+        "en": "The first {n} of its {all} occurrences.",
+        "ko": "{all}번 나온 가운데 처음 {n}번입니다.",
+    },
     "context_layer": {
         "en": "layer {n}",
         "ko": "{n}층",

@@ -287,15 +287,25 @@ def _next(page: Report, model: Model, asked: Asked) -> str:
     page.text(asked.say("next_before" if backward else "next_after", n=MOST_NEXT))
     room = (model.loaded.max_length or MOST_TOKENS) - model.loaded.layout.n_special - 1
     for text in asked.texts:
-        places = model.tokenize(text)
-        if len(places) > room:
-            text = text[: places[room - 1].end] if backward else text[places[-room].start :]
+        text = part_of(model, text, room, backward)
         # As much of the text as one can read at once, of the side at which the model goes on.
         near = model.tokenize(text)
         near_text = text[: near[:MOST_INPUT][-1].end] if backward else text[near[-MOST_INPUT:][0].start :]
         page.text(f"{_ELLIPSIS} {visible(near_text)}" if backward else f"{visible(near_text)} {_ELLIPSIS}")
         page.drawing(token_row([_probable(one.token, one.probability) for one in model.next_tokens(text, MOST_NEXT)]))
     return heading
+
+
+def part_of(model: Model, text: str, room: int, backward: bool) -> str:
+    """As much of a text as one can read at once: its end, or of a model that reads from there its begin.
+
+    A part of a word may have more tokens than the word had there; less is taken then.
+    """
+    places = model.tokenize(text)
+    if len(places) <= room:
+        return text
+    parts = (text[: places[n - 1].end] if backward else text[places[-n].start :] for n in range(room, 0, -1))
+    return next(part for part in parts if len(model.tokenize(part)) <= room)
 
 
 # In the order of the page; each writes its part and returns its heading, or an empty text where it has nothing to show.

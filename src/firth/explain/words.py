@@ -1,5 +1,6 @@
 """The sections of a page about words: one word in several contexts and models, its neighbours, and analogies."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -7,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from firth.errors import InputError
-from firth.explain.asked import MOST_WORDS, Asked, can
+from firth.explain.asked import MOST_PLACES, MOST_WORDS, Asked, can
 from firth.explain.markup import value_map, visible
 from firth.inference.model import Model
 from firth.inference.token_vectors import TextVectors
@@ -36,6 +37,9 @@ def context_section(page: Report, model: Model, asked: Asked) -> str:
     heading = asked.say("context", word=visible(word))
     page.heading(heading)
     page.text(asked.say("context_text"))
+    if len(places) > MOST_PLACES:
+        page.text(asked.say("context_cut", n=MOST_PLACES, all=len(places)))
+        places = places[:MOST_PLACES]
     names = [f"{n}  {visible(_around(found[number], i))}" for n, (number, i) in enumerate(places, start=1)]
     numbers = [str(n) for n in range(1, len(places) + 1)]
     for layer in dict.fromkeys([0, len(found[0].each) - 1]):
@@ -112,12 +116,21 @@ def word_cosines(model: Model, texts: Sequence[str], word: str) -> tuple[float, 
     found = model.vectors(texts)
     spelled = [folded_word(unit.text) for one in found for unit in one.words]
     x = unit_vectors(np.concatenate([one.of_words(one.layer(-1)) for one in found]))
-    rows, columns = np.triu_indices(len(x), 1)
-    same = np.array([spelled[i] == spelled[j] for i, j in zip(rows.tolist(), columns.tolist(), strict=True)], bool)
-    asked = same & np.array([spelled[i] == folded_word(word) for i in rows.tolist()], bool)
-    cosines = (x[rows] * x[columns]).sum(1)
-    means = [float(cosines[some].mean()) if some.any() else float("nan") for some in (asked, ~same)]
-    return means[0], means[1]
+    groups = dict[str, list[int]]()
+    for number, name in enumerate(spelled):
+        groups.setdefault(name, []).append(number)
+    within = {name: _pairs_of(x[numbers]) for name, numbers in groups.items()}
+    cosines, n_pairs = _pairs_of(x)
+    cosines -= sum(total for total, _ in within.values())
+    n_pairs -= sum(n for _, n in within.values())
+    own, n_own = within.get(folded_word(word), (0.0, 0))
+    return own / n_own if n_own else math.nan, cosines / n_pairs if n_pairs else math.nan
+
+
+def _pairs_of(x: Float[np.ndarray, "n H"]) -> tuple[float, int]:
+    """The sum of the cosines of all pairs of some unit vectors, by the square of their sum, and the number of pairs."""
+    total = np.square(x.sum(0, np.float64)).sum() - np.square(x, dtype=np.float64).sum()
+    return float(total) / 2, len(x) * (len(x) - 1) // 2
 
 
 def repeated_word(found: Sequence[TextVectors]) -> str | None:

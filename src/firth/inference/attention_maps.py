@@ -33,23 +33,42 @@ class Attention:
     """How much each of T ``tokens`` (a row of ``weights``) takes from each (a column), by layer and head.
 
     ``keys``: the columns, where they are other tokens: the source of a translation, whose target the rows are.
+    ``averaged``: over which of them the weights are means; there is one of these then.
     """
 
     tokens: list[str]
     weights: Float[np.ndarray, "L N T Tk"]
     keys: list[str] | None = None
+    averaged: tuple[Literal["layers", "heads"], ...] = ()
 
     @property
     def columns(self) -> list[str]:
         """The tokens that are attended to."""
         return self.tokens if self.keys is None else self.keys
 
+    @property
+    def layers(self) -> list[str]:
+        """What the layers are called in a picture."""
+        return ["mean of layers"] if "layers" in self.averaged else _numbered("layer", self.weights.shape[0])
+
+    @property
+    def heads(self) -> list[str]:
+        """What the heads are called in a picture."""
+        return ["mean of heads"] if "heads" in self.averaged else _numbered("head", self.weights.shape[1])
+
     def mean(self, over: Literal["heads", "layers", "all"]) -> "Attention":
         """The average over the heads of each layer, over all layers for each head, or over both."""
         axes = {"heads": (1,), "layers": (0,), "all": (0, 1)}
         if over not in axes:
             raise ConfigError(f"average {over!r}: expected one of {', '.join(axes)}")
-        return replace(self, weights=self.weights.mean(axes[over], keepdims=True))
+        averaged = {*self.averaged, *(("layers", "heads") if over == "all" else (over,))}
+        return replace(
+            self, weights=self.weights.mean(axes[over], keepdims=True), averaged=tuple(sorted(averaged, reverse=True))
+        )
+
+
+def _numbered(what: str, n: int) -> list[str]:
+    return [f"{what} {number}" for number in range(1, n + 1)]
 
 
 def attention_of(loaded: Loaded, text: str, second: str | None) -> Attention:
@@ -67,8 +86,11 @@ def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[i
     tokenizer, layout = loaded.tokenizer, loaded.layout
     row: list[int] = layout.single(tokenizer.encode(text).ids)
     segments: list[int] | None = None
-    if second:
-        row, segments = layout.pair(tokenizer.encode(text).ids, tokenizer.encode(second).ids)
+    if second is not None:
+        ids = tokenizer.encode(second).ids
+        if not ids:
+            raise InputError(f"the second text, {shorten(second)}, has no tokens: give one with a word in it")
+        row, segments = layout.pair(tokenizer.encode(text).ids, ids)
     if loaded.max_length is not None and len(row) > loaded.max_length:
         raise LengthError(
             f"{shorten(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: shorten it"

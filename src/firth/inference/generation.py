@@ -167,6 +167,8 @@ def prompt_row(loaded: Loaded, model: LanguageModel, prompt: str, length: int) -
     if not row:
         raise InputError(f"{shown} has no tokens: generation needs a prompt of at least one word")
     if loaded.max_length is not None and len(row) + length > loaded.max_length:
+        if not length:
+            raise LengthError(f"{shown} has {len(row)} tokens, the model reads at most {loaded.max_length}: shorten it")
         raise LengthError(
             f"{shown} has {len(row)} tokens; with max_new_tokens={length} that exceeds the model's maximum of "
             f"{loaded.max_length}: shorten the text, or lower max_new_tokens"

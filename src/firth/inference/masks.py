@@ -67,7 +67,7 @@ def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
     if loaded.system.predict != "masked" or not isinstance(loaded.objective, MaskedLM):
         raise ConfigError(
             f"{loaded.system_name} models for {loaded.task} cannot fill masks: that takes a pre-trained BERT with its "
-            f"masked-LM head, such as firth fill-mask {_masked_base(loaded)} TEXT"
+            f"masked-LM head, such as firth fill-mask {masked_base(loaded)} TEXT"
         )
     if "mlm" in loaded.untrained:
         raise ConfigError(
@@ -79,7 +79,7 @@ def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
     return loaded.objective
 
 
-def _masked_base(loaded: Loaded) -> str:
+def masked_base(loaded: Loaded) -> str:
     """The pre-trained model that a fine-tuned one comes from, if its folder says so; else one that is shipped."""
     recipe = loaded.provenance.get("recipe")
     base = recipe.get("model") if isinstance(recipe, Mapping) and loaded.task != PRETRAINING else None

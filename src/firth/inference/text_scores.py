@@ -19,6 +19,7 @@ from firth.errors import ConfigError, InputError
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.batching import in_batches
 from firth.inference.language_models import LanguageModel, NextToken, language_model
+from firth.inference.masks import masked_base
 from firth.inference.token_vectors import windows
 from firth.objectives.masked_lm import MaskedLM
 
@@ -107,7 +108,7 @@ def score_texts(
         encoded = loaded.tokenizer.encode_many(some)
         for number, (text, found) in enumerate(zip(some, encoded, strict=True)):
             if not found.ids:
-                raise InputError(f"{text[:60]!r} has no tokens: give a text with a word in it")
+                raise _no_tokens(text)
             rows += _rows(loaded, model, number, found.ids)
             pieces.append([loaded.tokenizer.piece(i) for i in found.ids])
         if masked is not None:
@@ -129,8 +130,23 @@ def score_texts(
             yield TextScore(text, tuple(scored[kinds[0]][number]), kinds[0], others)  # type: ignore[arg-type]
 
 
+def check_tokens(loaded: Loaded, text: str) -> None:
+    """InputError for a text that has no token."""
+    if not loaded.tokenizer.encode(text).ids:
+        raise _no_tokens(text)
+
+
+def _no_tokens(text: str) -> InputError:
+    return InputError(f"{text[:60]!r} has no tokens: give a text with a word in it")
+
+
 def _masked_lm(loaded: Loaded) -> MaskedLM | None:
     """The objective of a masked model; ConfigError for one without its head."""
+    if loaded.system.predict == "masked" and loaded.task != PRETRAINING:
+        raise ConfigError(
+            f"a model of system {loaded.system_name} for {loaded.task} scores no texts: its pre-trained base does, "
+            f"such as firth score-text {masked_base(loaded)} TEXT"
+        )
     if not isinstance(loaded.objective, MaskedLM) or loaded.task != PRETRAINING:
         return None
     if "mlm" in loaded.untrained:

@@ -97,6 +97,10 @@ def resolve_mix(loaded: Loaded, mix: Mix) -> ResolvedMix:
     numbers = tuple(range(len(widths) - mix.last if mix.last else 0, len(widths)))
     factors = tuple(mix.gamma * weight for weight in mix.weights)
     if mix.kind == "scalar" and not mix.weights:
+        if mix.last or mix.gamma != 1:
+            raise ConfigError(
+                "a learned scalar mix has its own layers and γ: leave out last and gamma, or give weights"
+            )
         numbers, factors = _learned(loaded)
     elif mix.kind == "scalar" and len(factors) != len(numbers):
         raise ConfigError(f"a scalar mix of {len(numbers)} layers has {len(factors)} weights: expected one per layer")

@@ -1,4 +1,7 @@
-"""Write contextual vectors in constant memory: NumPy's .npz, AllenNLP's .hdf5 for ELMo, and JSON lines."""
+"""Write contextual vectors: NumPy's .npz, AllenNLP's .hdf5 for ELMo, and JSON lines.
+
+In constant memory, but for the index of an .hdf5, which has all texts.
+"""
 
 import json
 import shutil

@@ -140,8 +140,9 @@ def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
     def blocks() -> Iterator[VectorBlock]:
         for at in range(0, len(table.words), _AT_ONCE):
             rows = table.rows[at : at + _AT_ONCE].float().numpy()
-            # Special tokens have a vector or none: zeros stand for none.
-            keep = [i for i in range(len(rows)) if at + i >= table.n_special or rows[i].any()]
+            # Special tokens have a vector or none: zeros stand for none, but of unknown words they may be the vector.
+            own = [table.words[at + i] == WORDS.unk or rows[i].any() for i in range(len(rows))]
+            keep = [i for i in range(len(rows)) if at + i >= table.n_special or own[i]]
             yield [table.words[at + i] for i in keep], rows[keep]
 
     grams = table.ngrams
