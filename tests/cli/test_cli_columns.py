@@ -112,3 +112,51 @@ def test_a_header_above_values(firth, tmp_path: Path) -> None:
     named = table(tmp_path, ["Punkte", *values[:3]], ["Kommentar", *TEXTS[:3]], name="named.tsv")
     assert "regress, 3 examples" in firth("evaluate", run, "--data", named).out
     assert len(firth("predict", run, "--input", named).out.splitlines()) == 3
+
+
+def test_a_short_text_is_no_name_of_a_column(firth, tmp_path: Path) -> None:
+    run, train = tmp_path / "run", table(tmp_path, TEXTS, LABELS, name="train.tsv")
+    assert firth("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run).code == 0
+    texts = ["Great movie", *TEXTS[:5]]
+    numbered = table(tmp_path, [str(n) for n in range(6)], texts, name="numbered.tsv")
+    answers = firth("predict", run, "--input", numbered, "--columns", "text=1")
+    assert answers.code == 0 and len(answers.out.splitlines()) == 6
+    # Nothing tells, where no column of numbers stands beside it.
+    authors = table(tmp_path, texts, ["kim", "lee", "kim", "lee", "kim", "lee"], name="authors.tsv")
+    refused = firth("predict", run, "--input", authors)
+    assert refused.code == 2 and "give --header or --no-header" in refused.complaint
+    answers = firth("predict", run, "--input", authors, "--no-header")
+    assert answers.code == 0 and len(answers.out.splitlines()) == 6
+
+
+def test_a_label_that_is_a_known_name_makes_no_header(firth, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train = table(tmp_path, TEXTS, ["id" if n % 2 else "en" for n in range(1, 13)], name="train.tsv")
+    made = firth("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run)
+    assert made.code == 0
+    assert tomllib.loads((run / "recipe.toml").read_text("utf-8"))["data"]["columns"] == "text=0,label=1"
+    assert json.loads(firth("evaluate", run, "--data", train, "--json").out)["examples"] == 12
+
+
+def test_keys_of_objects_hold_for_later_files_too(firth, tmp_path: Path) -> None:
+    run, train = tmp_path / "run", tmp_path / "train.jsonl"
+    rows = [{"text": f"ticket {n}", "body": text, "label": LABELS[n]} for n, text in enumerate(TEXTS)]
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    command = ("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run)
+    assert firth(*command, "--columns", "text=body,label=label").code == 0
+    scored = firth("evaluate", run, "--data", train)
+    assert scored.code == 0 and "columns text=body,label=label, as in the model's training data" in scored.err
+    bodies = firth("predict", run, "--input", train)
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(TEXTS) + "\n", "utf-8")
+    plain = firth("predict", run, "--input", lines)
+    scores = [[json.loads(line)["probabilities"] for line in one.out.splitlines()] for one in (bodies, plain)]
+    assert scores[0] == scores[1]
+
+
+def test_a_file_of_lines_with_tabs_is_asked_about(firth, tmp_path: Path) -> None:
+    run, train = tmp_path / "run", table(tmp_path, LABELS, TEXTS, name="train.txt")
+    assert firth("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run).code == 0
+    refused = firth("predict", run, "--input", train)
+    assert refused.code == 2 and "line 1 has tabs: give --format tsv" in refused.complaint
+    assert len(firth("predict", run, "--input", train, "--format", "tsv").out.splitlines()) == 12

@@ -40,6 +40,21 @@ def test_labels_are_read_however_they_are_written(tmp_path: Path, name: str, tex
     assert (found["task"], found["examples"]) == ("classify", 4)
 
 
+def test_labels_of_json_are_read_as_those_of_the_data(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.jsonl", '{"text": "x", "label": true}\n{"text": "y", "label": 0}\n')
+    assert (
+        scored("classify", gold, write(tmp_path / "p.jsonl", '{"label": true}\n{"label": 0}\n'))["scores"]["accuracy"]
+        == 1
+    )
+
+
+@pytest.mark.parametrize("choice", ["0.7", "true"])
+def test_a_choice_is_a_whole_number(tmp_path: Path, choice: str) -> None:
+    gold = write(tmp_path / "g.jsonl", '{"text": "a", "choices": ["x", "y"], "label": 0}\n')
+    with pytest.raises(InputError, match="expected choice"):
+        scored("choose", gold, write(tmp_path / "p.jsonl", f'{{"choice": {choice}}}\n'))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -47,6 +62,7 @@ def test_labels_are_read_however_they_are_written(tmp_path: Path, name: str, tex
         ("a\nb\na\na\nb\n", "5 predictions for 4 examples"),
         ('a\nb\na\n{"lable": "a"}\n', ":4: found no 'label'"),
         ('a\nb\n{"label": \na\n', ":3: not JSON"),
+        ('a\nb\na\n{"label": ["a"]}\n', r":4: found \['a'\], expected label"),
         ('a\nb\n{"label": ' + "[" * 100_000 + "\na\n", ":3: not JSON"),
     ],
 )

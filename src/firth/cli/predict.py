@@ -225,7 +225,7 @@ def _check_task(model: "Predictor", task: str) -> None:
 
 
 def _format(form: str, file: Path | None, kind: str, published: str, has_columns: bool) -> str:
-    from firth.tasks.readers.files import bare_suffix
+    from firth.tasks.readers.files import bare_suffix, read_lines
 
     if has_columns and form in _PLAIN:
         raise ConfigError(f"--format {form} has no columns: leave out --columns and --header, or name another format")
@@ -242,7 +242,12 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
     suffix = bare_suffix(file)
     if suffix == ".jsonl":
         return "jsonl"
-    return "lines" if suffix == ".txt" and kind not in OBJECTS else "auto"
+    if suffix != ".txt" or kind in OBJECTS:
+        return "auto"
+    _, first = next(read_lines(file), (0, ""))
+    if "\t" in first:
+        raise InputError(f"{file}: line 1 has tabs: give --format tsv if they separate columns, or --format lines")
+    return "lines"
 
 
 def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:

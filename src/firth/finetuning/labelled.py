@@ -16,6 +16,7 @@ from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.choices import read_arc, read_arc_csv, read_choices_jsonl, read_dream, read_swag
 from firth.tasks.readers.columns import (
+    ColumnGuess,
     check_not_swapped,
     first_is_header,
     fits,
@@ -23,7 +24,7 @@ from firth.tasks.readers.columns import (
     names_columns,
     names_other_texts,
 )
-from firth.tasks.readers.files import Problems, bare_suffix, check_file
+from firth.tasks.readers.files import Problems, bare_suffix, check_file, read_jsonl
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import (
     in_bio,
@@ -121,6 +122,9 @@ def with_columns(
     """
     path = Path(file)
     form = _table_form(path, config)
+    is_jsonl = (config.format if config.format != "auto" else bare_suffix(path)) in ("jsonl", ".jsonl")
+    if is_jsonl and learnt and not config.columns and kind in _TEXT_KINDS and path.is_file():
+        return _with_learnt_keys(path, config, learnt, problems)
     if kind not in _TEXT_KINDS or form not in ("tsv", "csv") or not path.is_file():
         return config
     header = _HEADER[config.header]
@@ -144,14 +148,33 @@ def with_columns(
         config = dataclasses.replace(config, columns=learnt)
         if header is None and isinstance(number, int):
             found = first_is_header(path, form, kind, parse_columns(learnt), labels)
+            if found is None:
+                _check_header(file, guess)
             if found or (found is None and guess is not None and guess.has_header):
                 problems.note(f"{file}: {_LOOKS_LIKE_HEADER}")
                 return dataclasses.replace(config, header="yes")
         return config
     if guess is None:
         return config
+    _check_header(file, guess)
     problems.note(f"{file}: columns found by content: --columns {guess.columns} ({guess.why})")
     return dataclasses.replace(config, columns=guess.columns)
+
+
+def _check_header(file: str, guess: ColumnGuess | None) -> None:
+    """InputError where line 1 of a table may name the columns, and may be a text."""
+    if guess is not None and guess.has_header is None:
+        raise InputError(f"{file}: line 1 may name the columns or be a text: give --header or --no-header")
+
+
+def _with_learnt_keys(path: Path, config: LabelledConfig, learnt: str, problems: Problems) -> LabelledConfig:
+    """The keys that a model has learnt from, where the first object has that of the text."""
+    key = parse_columns(learnt).text
+    _, first = next(read_jsonl(path, Problems(skip_bad=True)), (0, {}))
+    if key == "text" or key not in first:
+        return config
+    problems.note(f"{path}: columns {learnt}, as in the model's training data (--columns)")
+    return dataclasses.replace(config, columns=learnt)
 
 
 def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:
@@ -365,6 +388,8 @@ def read_file(kind: str, file: str, config: LabelledConfig, problems: Problems) 
             raise InputError(
                 f"{file}: one sentence of {len(records[0].spans):,} words; expected a blank line after each sentence"
             )
+        if len(records) == 1:
+            problems.note(f"{file}: one sentence; a blank line ends a sentence")
         records = in_bio(records, problems)
     if not records:
         raise InputError(f"{file}: no examples; expected at least one")

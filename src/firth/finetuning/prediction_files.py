@@ -196,19 +196,35 @@ _KEYS = {
     "choose": "choice",
 }
 _MAKE: dict[str, Any] = {
-    "classify": lambda v: Labelled(composed(str(v)), 1.0, {}),
+    "classify": lambda v: Labelled(_label(v), 1.0, {}),
     "multilabel": lambda v: MultiLabelled(_label_set(v), {}),
     "regress": lambda v: Valued(_finite(v)),
     "tag": lambda v: TaggedText(tuple(map(str, v)), (), ()),
     "answer": lambda v: Answered(str(v), 0, 0, 1.0, None, ()),
-    "choose": lambda v: Chosen(int(v), "", ()),
+    "choose": lambda v: Chosen(_whole(v), "", ()),
 }
+
+
+def _label(value: Any) -> str:
+    """A label as the readers of data make it; TypeError for a list or an object."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise TypeError
+    return composed(str(value))
+
+
+def _whole(value: Any) -> int:
+    """The number of a choice; ValueError for a part of one."""
+    if isinstance(value, bool) or float(value) != int(value):
+        raise ValueError
+    return int(value)
 
 
 def _label_set(value: Any) -> tuple[str, ...]:
     """The labels of a text: of a list, or of a string with | between them."""
     if not isinstance(value, str):
-        return tuple(composed(str(label)) for label in value)
+        return tuple(map(_label, value))
     return tuple(map(composed, value.split(MULTILABEL_SEPARATOR))) if value.strip() else ()
 
 

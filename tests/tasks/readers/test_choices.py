@@ -64,6 +64,9 @@ def test_jsonl_of_choices(tmp_path: Path) -> None:
     row = {"sent1": "c", "sent2": "q", "ending0": "x", "ending1": "y", "label": 0}
     assert read_rows(tmp_path, row) == [Choice("c", "q", ("x", "y"), 0, where)]
     assert read_rows(tmp_path, {"text": "c", "choices": ["x", "y"]}, labelled=False)[0].label is None
+    row = {"sent1": "c", "ending0": "x", "ending2": "y", "label": 1}
+    with pytest.raises(InputError, match=":1: ending1 is missing"):
+        read_rows(tmp_path, row)
 
 
 @pytest.mark.parametrize(

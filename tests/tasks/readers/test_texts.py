@@ -41,6 +41,7 @@ def test_columns_are_parsed() -> None:
         ("text=0,label", "found 'label', expected part=column"),
         ("text=0,tag=1", "unknown part 'tag'"),
         ("text=0,text=1", "'text' is given twice"),
+        ("text=0,second=1,label=1", "second and label are both column 1"),
         ("label=1", "the column of the text is missing"),
     ],
 )
@@ -142,7 +143,7 @@ BAD_TABLES = [
     ("text\tlabel\tText\na\tb\tc\n", "", {}, r":1: found 2 columns 'text' in the header, expected one text"),
     ("a\tb\n", "text=0,label=2", {}, r":1: found 2 columns \(a \| b\), expected one with the number 2"),
     ("a\tb\n", "text=a,label=c", {}, r":1: found no column 'c' in the header"),
-    ("a\ta\n", "text=a,label=a", {}, r":1: found 2 column 'a' in the header"),
+    ("a\ta\tb\n", "text=a,label=b", {}, r":1: found 2 column 'a' in the header"),
     ("a\tb\n", "text=a,label=b", {"header": False}, r":1: the column 'a' is a name, but the file has no header"),
     (
         "id\ttext\tlabel\nn\ta\tx\nn\tb\tx\n",

@@ -4,6 +4,7 @@ Sources: rowanz/swagaf (CSV with header), nlpdata/dream (JSON), allenai ARC (JSO
 question,A,B,C,D,letter in which it is often redistributed).
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,10 @@ def _first_text(row: dict[str, Any], keys: tuple[str, ...], where: str) -> str:
 
 def _choices(row: dict[str, Any], where: str) -> tuple[Any, ...]:
     if "ending0" in row:
-        return tuple(row[f"ending{i}"] for i in range(len(row)) if f"ending{i}" in row)
+        n = sum(re.fullmatch(r"ending\d+", key) is not None for key in row)
+        if missing := [f"ending{i}" for i in range(n) if f"ending{i}" not in row]:
+            raise InputError(f"{where}: {missing[0]} is missing: the endings are numbered from 0 without a gap")
+        return tuple(row[f"ending{i}"] for i in range(n))
     return tuple(list_field(row, "endings" if "endings" in row and "choices" not in row else "choices", where))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from firth.errors import InputError
 from firth.tasks.readers.files import Problems, read_csv, read_tsv
-from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR, Columns
+from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR, Columns, known_parts
 
 # Rows that are read to decide, and fewer than which decide nothing.
 _ROWS, _FEWEST = 1000, 4
@@ -28,7 +28,7 @@ class ColumnGuess:
     columns: str
     text: int
     why: str
-    has_header: bool
+    has_header: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ def guess_columns(
     rows = [row for row in read if len(row) == len(read[0])]
     if len(rows) < max(_FEWEST, (1 - _MOST_MALFORMED) * len(read)) or len(rows[0]) < 2:
         return None
-    title = [name.strip().lower() for name in rows[0]]
-    known = {part for part, names in KNOWN_NAMES.items() if set(names) & set(title)}
+    known = known_parts(rows[0], rows[1:])
     if "second" in known or {"text", "label"} & known:  # names that say which is which, or which is missing
         return None
     columns = [_Column(number, [row[number].strip() for row in rows[1:]]) for number in range(len(rows[0]))]
@@ -96,7 +95,9 @@ def guess_columns(
     (text,) = texts
     has_header = header
     if has_header is None:
-        has_header = bool(known) or _is_header(rows[0], text, label, kind)
+        has_header = bool(known) or (
+            _is_header(rows[0], text, label, kind) if label else _is_unlabelled_header(rows[0], text, columns)
+        )
     parts = {"text": text.number} | ({} if label is None else {"label": label.number})
     names = {part: rows[0][number].strip() if has_header else number for part, number in parts.items()}
     if any(isinstance(name, str) and (not name or set(name) & set(",=")) for name in names.values()):
@@ -188,13 +189,20 @@ def _counting(values: Sequence[str]) -> Iterator[int]:
     return iter(range(first, first + len(values)))
 
 
-def _is_header(first: Sequence[str], text: _Column, label: _Column | None, kind: str) -> bool:
+def _is_unlabelled_header(first: Sequence[str], text: _Column, columns: Sequence[_Column]) -> bool | None:
+    """The same of a table without labels, by a column of numbers; None where nothing tells a name from a text."""
+    name = first[text.number].strip()
+    if not _may_be_name(name) or name in text.values or text.words < _TEXT_WORDS:
+        return False
+    numbers = next((column for column in columns if column.is_numbers), None)
+    return None if numbers is None else not _is_number(first[numbers.number])
+
+
+def _is_header(first: Sequence[str], text: _Column, label: _Column, kind: str) -> bool:
     """Whether the first line names the columns: what stands in it is no label of the others, and no text."""
     name = first[text.number].strip()
     if not _may_be_name(name) or name in text.values:
         return False
-    if label is None:
-        return text.words >= _TEXT_WORDS
     title = first[label.number].strip()
     if kind == "regress":
         return not _is_number(title)

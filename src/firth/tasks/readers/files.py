@@ -173,6 +173,7 @@ def csv_rows(path: Path, lines: Iterator[str], problems: Problems | None = None)
         problems.note(f"{path}: no commas in the first line: {'tabs' if separator != ';' else 'semicolons'} separate")
     # The csv reader needs the line ends inside quoted fields.
     reader = csv.reader((line + "\n" for line in chain([first], lines)), strict=True, delimiter=separator)
+    number = 1
     try:
         while True:
             number = reader.line_num + 1
@@ -182,7 +183,7 @@ def csv_rows(path: Path, lines: Iterator[str], problems: Problems | None = None)
             if any(field.strip() for field in row):
                 yield number, row
     except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not valid CSV ({error}); check the quotation marks") from None
+        raise InputError(f"{path}:{number}: not valid CSV ({error}); check the quotation marks of this row") from None
 
 
 def read_jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -4,10 +4,11 @@ TSV is split at tabs only, as in the published data sets: a quotation mark is te
 quoted by RFC 4180. A TSV, CSV or .txt file may have a header; every row has as many fields as the first.
 """
 
+import itertools
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,8 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "group": ("group",),
 }
 MULTILABEL_SEPARATOR = "|"
+# Rows that show whether the first line names the columns.
+_ROWS_AHEAD = 200
 NO_GOLD_LABEL = "-"
 # Squares of larger scores have no float32.
 _LARGEST_SCORE = 1e15
@@ -87,7 +90,11 @@ def parse_columns(text: str) -> Columns:
             raise ConfigError(f"columns {text!r}: unknown part {part!r}; expected one of {', '.join(KNOWN_NAMES)}")
         if part in columns:
             raise ConfigError(f"columns {text!r}: {part!r} is given twice")
-        columns[part] = int(column) if re.fullmatch("[0-9]{1,9}", column) else column
+        name = int(column) if re.fullmatch("[0-9]{1,9}", column) else column
+        if name in columns.values():
+            twice = next(part for part, other in columns.items() if other == name)
+            raise ConfigError(f"columns {text!r}: {twice} and {part} are both column {column}: give each its own")
+        columns[part] = name
     if "text" not in columns:
         raise ConfigError(f"columns {text!r}: the column of the text is missing, {example}")
     return Columns(**columns)
@@ -188,7 +195,9 @@ def _label(value: Any, layout: TextFormat, where: str) -> Label:
     if layout.kind == "regress":
         return _number(value, where)
     if layout.kind == "multilabel":
-        several = value.split(MULTILABEL_SEPARATOR) if isinstance(value, str) and value else value or []
+        several = value.split(MULTILABEL_SEPARATOR) if isinstance(value, str) and value else value
+        if several is None or several == "":
+            several = []
         if not isinstance(several, list):
             raise InputError(f"{where}: found {kind_of(value)} as labels, expected a list of labels")
         found = tuple(_one_label(v, layout, where) for v in several)
@@ -240,7 +249,9 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
         raise InputError(f"{path}: found only blank lines, expected at least one example")
     number, fields = first
     names = [field.strip() for field in fields]
-    has_header = _has_header(names, layout)
+    ahead = list(itertools.islice(lines, _ROWS_AHEAD))
+    lines = itertools.chain(ahead, lines)
+    has_header = _has_header(names, [row for _, row in ahead], layout)
     where = f"{path}:{number}"
     places = _places(names, has_header, layout, labelled, where, form)
     problems.note(f"{path}: {_described(places, names, has_header)}")
@@ -269,13 +280,23 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
     yield from make_each(rows(), make, problems)
 
 
-def _has_header(names: list[str], layout: TextFormat) -> bool:
+def _has_header(names: list[str], rows: list[list[str]], layout: TextFormat) -> bool:
     if layout.header is not None:
         return layout.header
     if any(isinstance(column, str) for column in layout.columns.given().values()):
         return True
-    known = {name for part in KNOWN_NAMES.values() for name in part}
-    return any(name.lower() in known for name in names)
+    return bool(known_parts(names, rows))
+
+
+def known_parts(first: Sequence[str], rows: Sequence[Sequence[str]]) -> set[str]:
+    """The parts that the first line of a table names; a name that comes again below it is a value, such as a label."""
+    return {
+        part
+        for part, names in KNOWN_NAMES.items()
+        for number, name in enumerate(first)
+        if name.strip().lower() in names
+        and not any(number < len(row) and row[number].strip() == name.strip() for row in rows)
+    }
 
 
 def _places(
