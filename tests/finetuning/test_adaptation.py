@@ -1,6 +1,7 @@
 """Continuing pre-training on the task's own text before fine-tuning: what is read, what is kept, stops, refusals."""
 
 import contextlib
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -183,9 +184,9 @@ def test_the_scored_files_of_a_data_set_are_no_text_to_adapt_to(plain: dict[str,
         (folder / f"{split}.tsv").write_text(f"sentence\tlabel\n{rows}", "utf-8")
     (folder / "test.tsv").write_text("index\tsentence\n0\tthe mill\n", "utf-8")
     named = plain | {"task": "glue/sst2", "data": {"folder": str(folder)}}
-    for split in ("dev", "test"):
-        text = tmp_path / f"{split}-copy.tsv"
-        text.write_bytes((folder / f"{split}.tsv").read_bytes())
+    for split, suffix, pack in (("dev", "", bytes), ("test", "", bytes), ("dev", ".gz", gzip.compress)):
+        text = tmp_path / f"{split}-copy.tsv{suffix}"
+        text.write_bytes(pack((folder / f"{split}.tsv").read_bytes()))
         with pytest.raises(ConfigError, match=f"is the {split} file, which only scores the model"):
             run(named, tmp_path / "out", f'adapt.text=["{text}"]')
     found = resolve(named, [f'adapt.text=["{folder / "train.tsv"}"]'], "test")

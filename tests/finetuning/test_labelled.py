@@ -40,6 +40,19 @@ def test_a_tenth_is_held_out_and_the_dev_file_is_apart(tmp_path: Path) -> None:
     assert [r.text for r in again.held] == [r.text for r in data.held]
 
 
+def test_groups_that_hold_out_far_more_than_a_tenth_are_said(tmp_path: Path) -> None:
+    rows = [(text, label, "treated" if i % 4 < 2 else "control") for i, (text, label) in enumerate(ROWS)]
+    data = read("classify", train=write(tmp_path / "t.tsv", table(rows, "text\tlabel\tgroup")))
+    assert any("10 of 20 training examples are held out" in note and "2 groups" in note for note in data.notes)
+    assert not any("held out" in note for note in read("classify", train=write(tmp_path / "u.tsv", table(ROWS))).notes)
+
+
+def test_a_header_is_of_tables_of_texts(tmp_path: Path) -> None:
+    words = write(tmp_path / "t.tsv", "token\tpos\na\tX\n\nb\tY\n")
+    with pytest.raises(ConfigError, match="--header and --no-header are of tables of texts, not of tag"):
+        read("tag", train=words, header="yes")
+
+
 def test_choices_may_be_made_on_the_dev_file(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "t.tsv", table(ROWS)), write(tmp_path / "d.tsv", table([("x", "b")]))
     data = read("classify", train=train, dev=dev, choose_on="dev")

@@ -9,6 +9,7 @@ Source: Gururangan et al. 2020, "Don't Stop Pretraining" (domain- and task-adapt
 """
 
 import dataclasses
+import hashlib
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from firth.pretraining.several import Processes
 from firth.systems import SYSTEMS
 from firth.tasks.datasets import DATASETS
 from firth.tasks.reading import split_files, splits_in
+from firth.text.archives import open_packed
 from firth.text.finding import find_files
 from firth.text.records import Choice, Question, Record, Text
 from firth.training.collectives import World
@@ -54,10 +56,16 @@ def check_adaptation(recipe: Finetune, base: Base) -> None:
         )
     if SYSTEMS[base.system_name].predict == "translation":
         raise ConfigError(f"adapt.text: {base.system_name} learns from parallel text, which this is not: leave it out")
-    held_back = {file_sha256(file): split for file, split in _scored_files(recipe)}
+    held_back = {_content(file): split for file, split in _scored_files(recipe)}
     for file in text_files(recipe):
-        if split := held_back.get(file_sha256(file)):
+        if split := held_back.get(_content(file)):
             raise ConfigError(f"adapt.text: {file} is the {split} file, which only scores the model: give other text")
+
+
+def _content(file: Path) -> str:
+    """The checksum of what is in a file, packed or not."""
+    with open_packed(file) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # it reads as a file does
 
 
 def _scored_files(recipe: Finetune) -> list[tuple[Path, str]]:

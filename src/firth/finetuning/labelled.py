@@ -214,7 +214,13 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
         dev = {name: check_labels(records, labels, problems) for name, records in dev.items()}
     held = dev.get("dev", [])
     if config.choose_on == "held-out":
+        n_chosen = len(train)
         train, held = hold_out(train, config.held_out)
+        if len(held) > max(2 * config.held_out * n_chosen, 2) and any(record.group for record in held):
+            problems.note(
+                f"{len(held):,} of {n_chosen:,} training examples are held out: those of a group stay together, and "
+                f"there are {len({record.group for record in (*train, *held)}):,} groups"
+            )
     elif not held:
         raise ConfigError("data.choose_on='dev' requires a dev file: give --dev")
     _check_learnable(kind, train, labels, config, problems)
@@ -404,6 +410,8 @@ def iter_file(
         check_file(path)
     if kind in _TEXT_KINDS:
         return _texts(kind, path, config, problems, labelled)
+    if config.header != "auto":
+        raise ConfigError(f"{path}: --header and --no-header are of tables of texts, not of {kind}: leave them out")
     columns: dict[str, int] = {}
     formats = _FORMATS[kind]
     name = config.format
