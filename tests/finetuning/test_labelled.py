@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from firth.errors import ConfigError, InputError
-from firth.finetuning.labelled import LabelledData, check_metric, iter_file, read_labelled
+from firth.finetuning.labelled import LabelledData, check_metric, read_labelled
+from firth.finetuning.own_files import iter_file
 from firth.finetuning.recipe import LabelledConfig
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.readers.files import Problems

@@ -279,7 +279,7 @@ def _file_records(
     problems: "Problems",
 ) -> Iterable["Record"]:
     """The records of a file by the readers of labelled data; ``published``: of a test file as it was published."""
-    from firth.finetuning.labelled import iter_file, with_columns
+    from firth.finetuning.own_files import iter_file, with_columns
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.datasets import DATASETS
     from firth.tasks.learnt import learnt_columns

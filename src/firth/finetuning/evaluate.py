@@ -12,7 +12,7 @@ from firth.baseline.folder import find_baseline, read_baseline
 from firth.baseline.model import Baseline
 from firth.errors import ConfigError
 from firth.finetuning.baseline import score_method
-from firth.finetuning.labelled import read_file, with_columns
+from firth.finetuning.own_files import read_file, with_columns
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, WEIGHTS, Loaded
 from firth.formats.table import open_model

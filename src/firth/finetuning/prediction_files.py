@@ -8,7 +8,7 @@ from typing import Any
 
 from firth.errors import ConfigError, InputError
 from firth.finetuning.evaluate import read_gold
-from firth.finetuning.labelled import with_columns
+from firth.finetuning.own_files import with_columns
 from firth.finetuning.recipe import LabelledConfig
 from firth.inference.score import score_outputs
 from firth.inference.translation_scores import TASK as TRANSLATE
