@@ -26,7 +26,7 @@ from firth.models.lstm import Lstm
 from firth.packed import Encoder
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier
-from firth.tasks.config import AnswerConfig, ClassifyConfig, Network, TagConfig, WindowConfig
+from firth.tasks.config import AnswerConfig, ClassifyConfig, Network, TagConfig, TowersConfig, WindowConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowWords, collate, make_row, target
 from firth.tasks.tag import Tagger
@@ -47,10 +47,12 @@ def encoder(kind: str = "bert") -> Encoder:
     return Lstm(LstmConfig(vocab_size=20, width=8, n_layers=2))
 
 
-def model(unit: str, features: Network, kind: str = "bert") -> Any:
+def model(unit: str, features: Network | TowersConfig, kind: str = "bert") -> Any:
     torch.manual_seed(1)
     if unit == "row":
-        made: TaskModel = Classifier(encoder(kind), ClassifyConfig(labels=("a", "b", "c"), network=features))
+        windows = WindowConfig(long="cut" if features.kind == "towers" else "windows")
+        head = ClassifyConfig(labels=("a", "b", "c"), network=features, windows=windows)
+        made: TaskModel = Classifier(encoder(kind), head)
     elif unit == "word":
         made = Tagger(encoder(kind), TagConfig(labels=("O", "B-X", "I-X"), crf=True, network=features))
     else:
@@ -134,6 +136,17 @@ def test_outputs_are_those_of_the_encoder_however_it_is_read(tmp_path: Path, mon
         assert (light.encoder.config, light.encoder.widths) == (made.encoder.config, made.encoder.widths)
         n_ways += 1
     assert n_ways == 1 + 7 * (4 + 3 + 1) + 6 * (1 + 3 + 1) + 1
+
+
+def test_towers_know_the_second_text_from_stored_vectors(tmp_path: Path) -> None:
+    made, draw = model("row", TowersConfig(dropout=0.0)), np.random.default_rng(0)
+    texts = [(draw.integers(0, 20, n), draw.integers(0, 20, m)) for n, m in ((4, 7), (2, 2), (9, 3))]
+    pairs = [
+        Example((make_row(a), make_row(b, [1] * len(b))), (2,), {"label": target([0], [number])})
+        for number, (a, b) in enumerate(texts)
+    ]
+    stored, referring = store_features(made, pairs, tmp_path, dtype=torch.float32, budget_tokens=40)
+    close(row_outputs(light_of(made, stored), referring), row_outputs(made, pairs))
 
 
 @pytest.mark.parametrize("unit", ["row", "word", "token"])
@@ -277,7 +290,6 @@ def test_targets_and_windows_of_examples_stay(tmp_path: Path) -> None:
     _, referring = store_features(model("row", network_of()), given, tmp_path, dtype=torch.float32)
     assert [e.candidates for e in referring] == [(2,), (1,), (2,), (1,)]
     assert all(a.targets is b.targets for a, b in zip(given, referring, strict=True))
-    assert collate(referring).tokens.segments is None
 
 
 def test_a_full_disk_is_said_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

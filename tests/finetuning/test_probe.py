@@ -85,6 +85,20 @@ def test_what_contradicts_probing_is_refused(plain: dict[str, Any], tmp_path: Pa
         probe(plain, SETTINGS, "test", tmp_path / "b", tell=print)
 
 
+def test_pairs_are_probed_with_a_linear_head(tiny_run: Path, tmp_path: Path) -> None:
+    """A small encoder would read them apart by default, with a head that is not linear."""
+    file = tmp_path / "t.tsv"
+    words = ("river", "queen", "mill", "baker")
+    lines = [f"the {a}\tthe {b}\t{'same' if a == b else 'other'}" for _ in range(3) for a in words for b in words]
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    data = {"train": str(file), "columns": "text=0,second=1,label=2", "header": "no"}
+    plain = {"task": "classify", "model": str(tiny_run), "data": data}
+    found = probe(plain, SETTINGS, "test", tmp_path / "probe", tell=lambda text: None)
+    assert set(found["readings"]) == {r.name for r in readings([8] * 3)}
+    with pytest.raises(ConfigError, match="always uses a linear head"):
+        probe(plain, ["head_preset=towers", *SETTINGS], "test", tmp_path / "towers", tell=lambda text: None)
+
+
 def test_the_verb_prints_a_table_and_what_to_do_with_it(
     plain: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

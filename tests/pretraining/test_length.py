@@ -10,6 +10,7 @@ from firth.errors import ConfigError
 from firth.pretraining import run as job
 from firth.pretraining.length import DEFAULT_MINUTES, MOST_EPOCHS, Pace, describe_length, length_settings, with_steps
 from firth.pretraining.recipe import Pretrain
+from firth.training.collectives import World
 from firth.training.trainer import Trainer
 
 PACE = Pace(step_s=0.5, step_tokens=2000.0, epoch_steps=100.0, dev_batches=30)
@@ -33,6 +34,26 @@ def test_minutes_leave_time_for_evaluations(tiny_corpus: Path) -> None:
     assert sized.steps == 1200 - 6 * 10
     assert sized.eval_every == 190 and sized.steps // sized.eval_every == 6
     assert (sized.minutes, sized.epochs, sized.save_every) == (0.0, 0.0, 600)
+
+
+def test_processes_take_the_length_of_the_leading_one(tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that evaluate or save in different steps wait for each other for ever."""
+    paces = [PACE, dataclasses.replace(PACE, step_s=0.47)]
+    own = [with_steps(recipe_with(tiny_corpus, minutes=10), pace).train for pace in paces]
+    names = ("steps", "eval_every", "save_every")
+    assert all(getattr(own[0], name) != getattr(own[1], name) for name in names)
+    sent: dict[str, float] = {}
+
+    def gathered(values: dict[str, float], world: World) -> dict[str, float]:
+        for name, value in values.items():
+            sent[name] = sent.get(name, 0.0) + value
+        return dict(sent)
+
+    monkeypatch.setattr(job, "sum_over_ranks", gathered)
+    for rank, pace in enumerate(paces):
+        monkeypatch.setattr(job, "measure_pace", lambda *args, pace=pace, **options: pace)
+        found = job.sized(recipe_with(tiny_corpus, minutes=10), Path("run"), World(rank, 2), lambda text: None).train
+        assert [getattr(found, name) for name in names] == [getattr(own[0], name) for name in names]
 
 
 def test_epochs_need_no_speed(tiny_corpus: Path) -> None:

@@ -130,7 +130,7 @@ def adapt(
             _prepare(recipe, base, labelled, folder, tell)
         return _sized(recipe, base, folder / "corpus", run, tell)
 
-    outcome = pretrain_or_resume(run, sized, tell, processes)
+    outcome = pretrain_or_resume(run, sized, tell, processes, folder / "corpus")
     write_json(folder / DONE, {"steps": outcome.step, "best": outcome.best, "text": list(recipe.adapt.text)})
     for name in ("corpus", "tokenizer"):
         shutil.rmtree(folder / name, ignore_errors=True)

@@ -39,6 +39,7 @@ from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
 from firth.finetuning.resolve import resolve
 from firth.finetuning.runs import IDENTITY
+from firth.finetuning.small import growth
 from firth.manifest import MANIFEST, file_sha256
 from firth.pretraining.run import RECIPE
 from firth.progress import Status, format_duration, part_of, say, silent
@@ -442,4 +443,4 @@ def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
     before = max(done)
     # Examples read over all epochs: few are read more often, so that the updates suffice, and more take no less.
     read = done[before].get("epochs", epochs_for(before)) * before
-    return _DOUBT * done[before]["seconds"] * max(epochs_for(n) * n, read) / read
+    return _DOUBT * done[before]["seconds"] * max(epochs_for(n) * n, read * growth(n) / growth(before)) / read

@@ -210,14 +210,14 @@ def _referring(row: Row, place: slice, kind: Unit, model: TaskModel) -> Row:
     """A sequence whose tokens refer to stored vectors of the original one.
 
     A word keeps the tokens that represent it if the head reads more than their vector; otherwise one token is enough.
-    Segments are not needed here.
+    A row keeps the segment of its first token, by which towers know the second text.
     """
     numbers, own = np.arange(place.start, place.stop), model.features.own is not None
     chars = row.chars if own else None
     if kind == "token":  # token positions are unchanged
         return replace(row, stored=numbers, chars=chars)
     if kind == "row":
-        return replace(make_row(np.zeros(1)), stored=numbers)
+        return replace(make_row(np.zeros(1), row.segments[:1]), stored=numbers)
     assert row.words is not None
     words, asked = row.words.pieces, row.words.asked
     if model.features.lstm is None:

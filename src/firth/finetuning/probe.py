@@ -81,6 +81,8 @@ def probe(
         "optim": {"kind": "adamw", "learning_rate": _HEAD_RATE},
         "train": {"epochs": _EPOCHS, "evaluations_per_epoch": 0},
     }
+    if not plain.get("head_preset"):  # else pairs of a small encoder would get a preset of their own
+        settings["head"] = {"network": {"kind": "linear"} | plain["head"].get("network", {})}
     merged = {**plain, **{table: values | plain[table] for table, values in settings.items()}}
     recipe, base, labelled = resolve(merged, [], where)
     if not isinstance(recipe.head.network, LinearConfig) or plain["head"].get("network", {}).get("hidden_width"):

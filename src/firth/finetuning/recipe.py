@@ -255,10 +255,10 @@ def with_defaults(
     known = {field.name for field in dataclasses.fields(TASKS[kind].config)}
     said = laid_over(preset_settings(plain, kind), plain)
     usual = {"optim": {"warmup_share": _WARMUP_SHARE, "learning_rate": _BASE_RATE}, "train": {}}
-    epochs, updates = _EPOCHS, FEWEST_UPDATES
+    epochs, updates = _EPOCHS, float(FEWEST_UPDATES)
     small = small_settings(kind, said["head"], n_layers) if is_small(width, has_summary) else None
     if small is not None:
-        usual, epochs, updates = laid_over(usual, small.tables), small.epochs, small.updates
+        usual, epochs, updates = laid_over(usual, small.tables), small.epochs, small.updates_of(n_train)
     if said["adapt"].get("frozen_groups") == -1:
         known.discard("auxiliary_lm")  # it would train nothing
         own.pop("adapt", None)
@@ -280,8 +280,8 @@ def with_defaults(
     found["train"].setdefault("epochs", epochs_for(count_sequences(n_train, documents), batch, epochs, updates))
     adapt = found["adapt"]
     learns = pretrained and adapt.get("frozen_groups") != -1 and adapt.get("transferred_groups", -1) == -1
-    few = n_train * epochs < updates * batch
     decided = bool(found.get("grid")) or bool({"seeds", "average_seeds"} & set(found["train"]))
+    few = small is not None and n_train * epochs < small.updates * batch
     if small is not None and small.averaged > 1 and learns and few and not decided:
         found["train"] |= {"seeds": small.averaged, "average_seeds": True}
     return found
@@ -293,7 +293,7 @@ def count_sequences(n_train: int, documents: bool) -> int:
 
 
 def epochs_for(
-    n_train: int, batch_examples: int = _BATCH, usual: float = _EPOCHS, updates: int = FEWEST_UPDATES
+    n_train: int, batch_examples: int = _BATCH, usual: float = _EPOCHS, updates: float = FEWEST_UPDATES
 ) -> float:
     """The ``usual`` epochs (the published three), or as many as make so many ``updates`` of few examples.
 
@@ -352,6 +352,11 @@ def combinations(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
             )
         if key in _SAME_FOR_ALL:
             raise ConfigError(f"--grid {text!r}: {key} is the same for all settings: give it with --set {key}=…")
+        if key == "head.network.kind":
+            raise ConfigError(
+                f"--grid {text!r}: settings of one network do not fit another: run firth finetune once for each, with "
+                "--set head.network.kind=…"
+            )
         axes.append([f"{key}={value}" for value in _values(values)])
         parse_override(axes[-1][0])
     return product(*axes)

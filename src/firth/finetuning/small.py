@@ -17,15 +17,21 @@ SMALL_TAGGER_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class SmallSettings:
-    """``tables``: of a recipe. ``epochs`` over many examples; of few, as many as make ``updates``.
+    """``tables``: of a recipe. ``epochs`` over many examples; of fewer, as many as make the updates.
 
+    ``updates``: at least, of up to 1,000 examples; of n examples ``growth(n)`` times as many, if they ``grow``.
     ``averaged``: of few examples, the number of seeds whose weights are averaged.
     """
 
     tables: Mapping[str, Mapping[str, Any]]
     epochs: float
     updates: int
+    grow: bool = False
     averaged: int = 1
+
+    def updates_of(self, n_train: int) -> float:
+        """The updates that so many examples are to have at least."""
+        return self.updates * growth(n_train) if self.grow else self.updates
 
 
 _TAGGER = SmallSettings(
@@ -39,6 +45,11 @@ _TAGGER = SmallSettings(
 )
 _TEXT_NETWORK: Mapping[str, Any] = {"pool": "mean", "mix": "concat", "dropout": 0.3}
 _TEXT_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.2}, "optim": {"learning_rate": 1e-4}}
+
+
+def growth(n_train: int) -> float:
+    """How many times the updates of 1,000 examples so many have: more examples, more updates, but fewer epochs."""
+    return max(n_train / 1000, 1.0) ** 0.6
 
 
 def is_small(width: int, has_summary: bool) -> bool:
@@ -61,7 +72,7 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSe
         del read["mix"]
     else:
         read["layers"] = list(range(n_layers + 1))
-    return SmallSettings({**_TEXT_TABLES, "head": {"network": read}}, epochs=3.0, updates=350, averaged=3)
+    return SmallSettings({**_TEXT_TABLES, "head": {"network": read}}, epochs=3.0, updates=350, grow=True, averaged=3)
 
 
 def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:

@@ -140,14 +140,18 @@ def resume(
 
 
 def pretrain_or_resume(
-    run: Path, recipe: Callable[[], Pretrain], tell: Callable[[str], None] = say, processes: Processes = "auto"
+    run: Path,
+    recipe: Callable[[], Pretrain],
+    tell: Callable[[str], None] = say,
+    processes: Processes = "auto",
+    corpus: Path | None = None,
 ) -> Outcome:
     """Resume the run that is a part of larger work, or start it: ``recipe`` is called only then.
 
-    KeyboardInterrupt if it was asked to stop.
+    ``corpus``: where it is, if it moves with the larger work's folder. KeyboardInterrupt if it was asked to stop.
     """
     if (run / RECIPE).is_file():
-        outcome = resume(run, tell, processes=processes)
+        outcome = resume(run, tell, corpus=corpus, processes=processes)
     else:
         remove_folder(run)  # killed before its first checkpoint
         outcome = pretrain(recipe(), run, tell, processes=processes)
@@ -221,10 +225,10 @@ def sized(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None]
     """Set the number of steps that fit the recipe's minutes or epochs; runs in each process."""
     pace = measure_pace(recipe, run, world, n_threads=n_threads, seconds=_MEASURE_S)
     resolved = with_steps(recipe, pace)
-    if world.size > 1:
-        # All processes use the leading one's number of steps.
-        leading = sum_over_ranks({"steps": float(resolved.train.steps if world.leads else 0)}, world)
-        resolved = dataclasses.replace(resolved, train=dataclasses.replace(resolved.train, steps=int(leading["steps"])))
+    # Each process has measured its own speed: all use the leading one's, or they would evaluate in different steps.
+    ours = {name: float(getattr(resolved.train, name)) * world.leads for name in ("steps", "eval_every", "save_every")}
+    leading = {name: int(value) for name, value in sum_over_ranks(ours, world).items()}
+    resolved = dataclasses.replace(resolved, train=dataclasses.replace(resolved.train, **leading))
     if world.leads:
         tell(describe_length(resolved, pace, recipe))
     return resolved

@@ -26,6 +26,8 @@ Sharding = Literal["auto", "none", "full"]
 # Starting a process takes seconds: with fewer floating-point operations one process is as fast.
 SHORT_RUN_FLOPS = 5e12
 _SHORT_RUN_MINUTES = 1.0
+# Each process tells the crops of its own micro-batch apart: of few of them there is little to learn.
+_FEWEST_PAIRS = 32
 
 
 def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
@@ -81,9 +83,9 @@ def for_processes(recipe: Pretrain, n: int) -> Pretrain:
 
 
 def most_slots(recipe: Pretrain) -> int:
-    """The most micro-batches that can each hold a sequence."""
-    sides = 2 if recipe.data.instances in ("translations", "crops") else 1
-    return max(recipe.train.batch_tokens // (sides * max(recipe.data.lengths)), 1)
+    """The most micro-batches that can each hold a sequence, or of crops as many as are to be told apart."""
+    sequences = {"translations": 2, "crops": 2 * _FEWEST_PAIRS}.get(recipe.data.instances, 1)
+    return max(recipe.train.batch_tokens // (sequences * max(recipe.data.lengths)), 1)
 
 
 def _most_tokens(recipe: Pretrain) -> float:

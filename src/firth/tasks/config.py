@@ -346,7 +346,11 @@ class TagConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerConfig:
-    """Options of extractive question answering. Defaults: google-research/bert run_squad.py."""
+    """Options of extractive question answering. Defaults: google-research/bert run_squad.py.
+
+    Differs: windows overlap by half, and are as long as in pre-training; there they have 384 tokens and start 128
+    after one another (``windows.length=384``, ``windows.stride=128``).
+    """
 
     max_question: int = option(64, "maximum number of question tokens; the rest is cut", COUNT)
     max_answer: int = option(30, "maximum length of an answer, in tokens", COUNT)

@@ -208,7 +208,7 @@ class RowMaker:
 
 def make_row(
     ids: Sequence[int] | np.ndarray,
-    segments: Sequence[int] | None = None,
+    segments: Sequence[int] | np.ndarray | None = None,
     words: RowWords | None = None,
     *,
     cut: bool = False,
