@@ -44,6 +44,14 @@ def test_without_words_that_occur_once_all_words_decide() -> None:
     assert answer.tags == ("VERB", "NOUN") and answer.entities == ()
 
 
+def test_composed_and_decomposed_words_are_one() -> None:
+    composed, decomposed = "\ud55c\uad6d\uc740", "\u1112\u1161\u11ab\u1100\u116e\u11a8\u110b\u1173\u11ab"
+    config = CommonestTagConfig(labels=("NOUN", "VERB"), scheme="plain")
+    for ours, theirs in ((composed, decomposed), (decomposed, composed)):
+        model = fit_commonest_tag([tagged(f"{ours} x x", "NOUN VERB VERB"), tagged("y", "VERB")], config)
+        assert model.answers([tagged(theirs, "")])[0].tags == ("NOUN",)
+
+
 def test_ties_go_to_the_first_label() -> None:
     records = [tagged("x x", "VERB NOUN"), tagged("y y", "NOUN NOUN")]
     model = fit_commonest_tag(records, CommonestTagConfig(labels=("NOUN", "VERB"), scheme="plain"))

@@ -1,6 +1,7 @@
 """``firth compare``: every way is scored alike, what is done is kept, and the winner is a model."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,29 @@ def test_what_is_done_is_kept(compared: Path, files: Path, tiny_run: Path, monke
     compare("classify", config(files), compared, **options)  # type: ignore[arg-type]
     assert read_json(compared / "compare.json") == before
     with pytest.raises(ConfigError, match="holds a comparison with other models"):
-        compare("classify", config(files), compared, sizes=(30,), settings=FAST, tell=lambda text: None)
+        compare("classify", config(files), compared, **{**options, "models": ["firth-mini-en"]})  # type: ignore[arg-type]
+
+
+def test_what_has_changed_is_not_compared_with_what_has_not(files: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(files, folder)
+    options = {"sizes": (30,), "tell": lambda text: None}
+    compare("classify", config(folder), tmp_path / "c", **options)  # type: ignore[arg-type]
+    train = folder / "train.tsv"
+    lines = train.read_text("utf-8").splitlines(keepends=True)
+    train.write_text("".join(lines[:-1]), "utf-8")
+    with pytest.raises(ConfigError, match="holds a comparison with other training examples"):
+        compare("classify", config(folder), tmp_path / "c", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("models", "message"), [(True, "did you mean 'optim.learning_rate'"), (False, "--models")])
+def test_wrong_settings_are_known_before_anything_is_written(
+    files: Path, tmp_path: Path, tiny_run: Path, models: bool, message: str
+) -> None:
+    given = [str(tiny_run)] if models else []
+    with pytest.raises(ConfigError, match=message):
+        compare("classify", config(files), tmp_path / "c", models=given, settings={"optim.lerning_rate": 1})
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_budget_too_short_says_what_was_skipped(files: Path, tmp_path: Path, tiny_run: Path) -> None:

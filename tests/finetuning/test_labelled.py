@@ -93,6 +93,9 @@ def test_all_examples_of_one_label(tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", table([(text, "a") for text, _ in ROWS]))
     with pytest.raises(InputError, match=r"t.tsv:2: all 20 examples have the label 'a'; expected two or more"):
         read("classify", train=train)
+    train = write(tmp_path / "t.tsv", table([(text, "") for text, _ in ROWS]))
+    with pytest.raises(InputError, match="none has a label; name the column of labels with --columns"):
+        read("multilabel", train=train)
     train = write(tmp_path / "t.conll", "Ann O\n\nsang O\n\nnow O\n")
     with pytest.raises(InputError, match=r"every word has the tag O; expected some entities"):
         read("tag", train=train)

@@ -166,6 +166,20 @@ def test_tags_as_columns_and_as_objects(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("p.conll", "New B-LOC\nYork I-LOC\nsang O\n\nOslo S-LOC\n"),
+        ("p.jsonl", '{"tags": ["B-LOC", "E-LOC", "O"]}\n{"tags": ["S-LOC"]}\n'),
+    ],
+)
+def test_tags_of_another_scheme_are_those_of_the_gold_examples(tmp_path: Path, name: str, text: str) -> None:
+    """Also where one of them breaks the scheme, as taggers without a CRF predict."""
+    gold = write(tmp_path / "gold.conll", "New B-LOC\nYork E-LOC\nsang O\n\nOslo S-LOC\n")
+    scores = scored("tag", gold, write(tmp_path / name, text))["scores"]
+    assert scores["tag_accuracy"] == scores["entity_f1"] == 1
+
+
+@pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("p.conll", "Ann B-PER\n\nOslo B-LOC\n", "p.conll:1: 1 words, .*gold.conll:1 has 2"),
@@ -227,6 +241,12 @@ def test_numbered_lines_may_come_in_any_order(tmp_path: Path, gold: str, header:
     for wrong in (f"{names[1]}\ta\n", "7\ta\n", "\ta\n"):
         with pytest.raises(InputError, match=r"p\.tsv: expected 0 to 1 in the first column, or the ids"):
             scored("classify", file, write(tmp_path / "p.tsv", "".join([*lines[:2], wrong])))
+
+
+def test_numbers_without_a_header_are_those_of_the_examples(tmp_path: Path) -> None:
+    gold = write(tmp_path / "g.tsv", "text\tlabel\none\ta\ntwo\tb\n")
+    for text in ("1\tb\n0\ta\n", "Index\tPrediction\n1\tb\n0\ta\n"):
+        assert scored("classify", gold, write(tmp_path / "p.tsv", text))["scores"]["accuracy"] == 1
 
 
 def test_a_label_may_be_named_as_a_column_is(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from unicodedata import normalize
 
 from firth.baseline.config import CommonestTagConfig
 from firth.metrics.tagging import entities
@@ -42,7 +43,7 @@ class CommonestTag:
         return [self._answer(record) for record in records]
 
     def _answer(self, record: Tagged) -> TaggedText:
-        guesses = [self.words.get(word, self.other) for word in record.words]
+        guesses = [self.words.get(normalize("NFC", word), self.other) for word in record.words]
         tags = tuple(tag for tag, _ in guesses)
         shares = tuple(share for _, share in guesses)
         found = []
@@ -62,7 +63,7 @@ def fit_commonest_tag(records: Iterable[Tagged], config: CommonestTagConfig) -> 
     by_word: dict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
         for word, tag in zip(record.words, record.tags or (), strict=True):
-            by_word[word][tag] += 1
+            by_word[normalize("NFC", word)][tag] += 1
     rank = {label: number for number, label in enumerate(config.labels)}
 
     def best(counts: Counter[str]) -> Guess:

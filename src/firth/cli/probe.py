@@ -78,7 +78,7 @@ def probe(
     from firth.finetuning.probe import probe as job
     from firth.finetuning.results import format_score
 
-    with on_interrupt(f"nothing can be resumed; delete {out} and start again"):
+    with on_interrupt("nothing was written; run the same command again"):
         result = job(plain, [*laid_over, *(settings or [])], str(recipe or "flags"), out)
     if as_json:
         print_json(result)

@@ -14,7 +14,6 @@ the cells of one number of labels run at once.
 
 import contextlib
 import dataclasses
-import hashlib
 import io
 import shutil
 import time
@@ -29,7 +28,7 @@ from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json, read_toml
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import append_to, holds_something, lock, remove_folder, write_folder, write_json
-from firth.finetuning.base import read_base
+from firth.finetuning.base import Base, read_base
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.compare_results import compare_fits, score_fit
@@ -38,9 +37,9 @@ from firth.finetuning.joint import fit_joint, keep_joint
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
 from firth.finetuning.resolve import resolve
-from firth.finetuning.runs import IDENTITY
+from firth.finetuning.runs import IDENTITY, hash_of_base, hash_of_records
 from firth.finetuning.small import growth
-from firth.manifest import MANIFEST, file_sha256
+from firth.manifest import MANIFEST
 from firth.pretraining.run import RECIPE
 from firth.progress import Status, format_duration, part_of, say, silent
 from firth.systems import resolve_model
@@ -112,6 +111,8 @@ def compare(
             f"--set {shared[0]}: all ways are compared on the same data, task and models, and --set changes the "
             "fine-tunings alone: leave it out, and choose the data and models with the flags (firth compare --help)"
         )
+    if settings and not models:
+        raise ConfigError(f"--set {next(iter(settings))} is for fine-tunings, and without --models there are none")
     if twice := [model for model, n in Counter(models).items() if n > 1]:
         raise ConfigError(f"{twice[0]} is given twice: give each model once")
     if not data.dev and not data.folder:
@@ -119,15 +120,33 @@ def compare(
     for model in models:
         if model in BASELINE.values():
             raise ConfigError(f"{model} is fitted in every comparison: leave it out of the models")
-        read_base(resolve_model(model), str((settings or {}).get("tokenizer", "")), from_scratch=False)
+        base_of_model(model, settings or {})
     labelled = read_labelled(task, data, {})
     data = dataclasses.replace(data, columns=labelled.columns)
     if not labelled.dev:
         raise ConfigError(f"{data.folder} has no dev file of {task}: compare needs one")
+    for way in ways_of(kind, models):  # a wrong setting is to be known before anything is fitted
+        if settings and not way.baseline and not way.joint:
+            resolve(recipe_of_way(way, task, data), settings_of_way(way, settings), "compare")
     work = _Comparing(task, data, labelled, Path(out), models, minutes * 60, sizes, settings or {}, verbose, tell)
     with lock(Path(out)), connect_to(on, Path(out), tell) as cluster:
         work.claim()
         return work.run(cluster)
+
+
+def base_of_model(model: str, settings: Mapping[str, Any]) -> Base:
+    """What fine-tunings of a model begin with; ConfigError if there is no such model."""
+    return read_base(resolve_model(model), str(settings.get("tokenizer", "")), from_scratch=False)
+
+
+def recipe_of_way(way: Way, task: str, data: LabelledConfig) -> dict[str, Any]:
+    """The recipe of a fit, without settings."""
+    return {"model": way.model, "task": task, "data": dataclasses.asdict(data)}
+
+
+def settings_of_way(way: Way, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a fine-tuning: of a frozen encoder its own, and the user's."""
+    return (_FROZEN if way.frozen else {}) | dict(settings)
 
 
 def fit_on_node(
@@ -207,14 +226,12 @@ class _Comparing:
 
     def claim(self) -> None:
         """Create the folder, or resume a comparison of the same data and options in it."""
-        files = {name: file_sha256(Path(path)) for name in ("train", "dev") if (path := getattr(self.data, name))}
-        examples = hashlib.sha256(repr([dataclasses.replace(r, where="") for r in self.dev]).encode("utf-8", "replace"))
         mine = {
             "task": self.task,
-            "files": files,
-            "dev": examples.hexdigest(),
+            "training examples": hash_of_records(self.labelled.train, self.labelled.held),
+            "dev examples": hash_of_records(self.dev),
             "data": dataclasses.asdict(self.data),
-            "models": [way.model for way in self.ways],
+            "models": {model: hash_of_base(base_of_model(model, self.settings)) for model in self.models},
             "settings": {k: str(v) for k, v in self.settings.items()},
         }
         file = self.out / IDENTITY
@@ -401,8 +418,7 @@ class _Comparing:
 
     def _fit(self, way: Way, n: int, run: Path) -> None:
         limit = 0 if n == self.n_all and not self.data.limit else n
-        data = dataclasses.asdict(self.data) | {"limit": limit}
-        recipe: dict[str, Any] = {"model": way.model, "task": self.task, "data": data}
+        recipe = recipe_of_way(way, self.task, dataclasses.replace(self.data, limit=limit))
         tell = self.tell if self.verbose else silent
         if not way.baseline and not way.joint and (run / RECIPE).is_file() and (run / IDENTITY).is_file():
             resume(run, tell=tell)
@@ -415,8 +431,7 @@ class _Comparing:
         elif way.joint:
             self._fit_joint(way, n, run, recipe)
         else:
-            settings = (_FROZEN if way.frozen else {}) | self.settings
-            run_resolved(resolve(recipe, settings, "compare"), run, tell=tell)
+            run_resolved(resolve(recipe, settings_of_way(way, self.settings), "compare"), run, tell=tell)
 
     def _fit_joint(self, way: Way, n: int, run: Path, recipe: dict[str, Any]) -> None:
         data = LabelledConfig(**recipe["data"])

@@ -140,6 +140,8 @@ def _check_learnable(
     if kind != "classify":
         if len(train) < _FEWEST:
             raise InputError(f"{what}: expected at least {_FEWEST}: {more}")
+        if kind == "multilabel" and not any(record.label for record in train):
+            raise InputError(f"{what}: none has a label; name the column of labels with --columns")
         if kind == "multilabel" and (never := set(labels).difference(*(record.label for record in train))):
             problems.note(f"labels without a training example, which cannot be learned: {_listed(sorted(never))}")
         return

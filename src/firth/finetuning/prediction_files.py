@@ -13,6 +13,7 @@ from firth.finetuning.recipe import LabelledConfig
 from firth.inference.score import score_outputs
 from firth.inference.translation_scores import TASK as TRANSLATE
 from firth.inference.translation_scores import score_translation_file
+from firth.metrics.tagging import entities
 from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
@@ -20,6 +21,7 @@ from firth.tasks.readers.files import Problems, json_object, read_json_document,
 from firth.tasks.readers.tagging import in_bio, read_conll
 from firth.tasks.readers.texts import MULTILABEL_SEPARATOR, composed
 from firth.tasks.reading import labels_of
+from firth.tasks.tag_schemes import OUTSIDE, scheme_of
 from firth.text.records import Choice, Question, Record, Tagged
 
 # Predictions with a no-answer score above it count as "no answer".
@@ -70,6 +72,8 @@ def score_predictions(
         answers = _conll_tags(path, records, problems)
     else:
         answers = _answers(kind, path, records)
+    if kind == "tag":
+        answers = _in_bio(answers, records, path)
     if na_prob_file or na_prob_threshold is not None:
         threshold = NA_PROB_THRESHOLD if na_prob_threshold is None else na_prob_threshold
         answers = _refused(answers, threshold, path)
@@ -111,8 +115,9 @@ def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
     # In a plain file of label sets a blank line is a text without labels.
     if kind != "multilabel" or any(line.lstrip().startswith("{") for _, line in lines):
         lines = [(number, line) for number, line in lines if line.strip()]
-    numbered = bool(lines) and lines[0][1].startswith(("index\t", "id\t"))
-    lines = lines[numbered:]
+    header = bool(lines) and lines[0][1].lower().startswith(("index\t", "id\t"))
+    lines = lines[header:]
+    numbered = header or _are_numbers(lines)
     if len(lines) != len(records):
         raise InputError(f"{path}: {len(lines)} predictions for {len(records)} examples; expected one each, in order")
     lines = _by_number(lines, records, path) if numbered else _in_order(lines, records, path)
@@ -147,6 +152,12 @@ def _in_order(lines: list[tuple[int, str]], records: Sequence[Record], path: Pat
         what = f"no prediction for {missing[0].id!r} ({missing[0].where})" if missing else "an id twice"
         raise InputError(f"{path}: found {what}, expected each id of the gold examples once")
     return [by_id[record.id] for record in records]
+
+
+def _are_numbers(lines: list[tuple[int, str]]) -> bool:
+    """Whether lines without a header have two columns, of which the first numbers them from 0 in any order."""
+    columns = [line.split("\t") for _, line in lines]
+    return all(len(one) == 2 for one in columns) and {one[0] for one in columns} == set(map(str, range(len(lines))))
 
 
 def _by_number(lines: list[tuple[int, str]], records: Sequence[Record], path: Path) -> list[tuple[int, str]]:
@@ -273,13 +284,34 @@ def _squad_answers(path: Path, records: Sequence[Question], na_probs: Path | Non
     return answers
 
 
+def _in_bio(answers: Sequence[Any], records: Sequence[Tagged], path: Path) -> list[Any]:
+    """Predicted BIOES tags as BIO, which those of the gold examples are converted to.
+
+    Systems may predict any order of tags, so each entity is converted as conlleval reads it.
+    """
+    gold = scheme_of(record.tags for record in records if record.tags is not None)
+    if gold == "plain" or not any(tag[:1] in ("E", "S") for answer in answers for tag in answer.tags):
+        return list(answers)
+    found = []
+    for answer in answers:
+        tags = [OUTSIDE] * len(answer.tags)
+        try:
+            spans = entities(answer.tags)
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from None
+        for label, first, end in spans:
+            tags[first:end] = [f"B-{label}", *[f"I-{label}"] * (end - first - 1)]
+        found.append(dataclasses.replace(answer, tags=tuple(tags)))
+    return found
+
+
 def _conll_tags(path: Path, records: Sequence[Tagged], problems: Problems) -> list[TaggedText]:
     read = list(read_conll(path, problems))
     try:
         sentences = in_bio(read, Problems())
     except InputError as error:
         # Systems may predict any order of tags: an I- without a predecessor is scored as conlleval does.
-        problems.note(f"predicted tags are scored unchanged: {error}")
+        problems.note(f"predicted tags are scored as conlleval reads them: {error}")
         sentences = read
     if len(sentences) != len(records):
         raise InputError(f"{path}: {len(sentences)} sentences for {len(records)}; expected the same ones, in order")

@@ -49,9 +49,12 @@ def _recommended(results: Mapping[str, Any]) -> str:
     base = ways["baseline"]
     if len(ways) == 1:
         wanted = "more --minutes" if len(names) > 1 else "--models, and enough --minutes for them,"
+        short = base["labels"] < n
+        fewer = f" with {base['labels']:,} of {n:,} labels" if short else ""
+        aims = "to fit it to all of them and to measure" if short else "to measure"
         return (
-            f"Use the baseline ({metric} {base['score']:.4f}): nothing else was fitted. Give {wanted} to measure what "
-            "pre-training adds here."
+            f"Use the baseline ({metric} {base['score']:.4f}{fewer}): nothing else was fitted. Give {wanted} {aims} "
+            "what pre-training adds here."
         )
     others = [name for name in ways if name != "baseline"]
     row = ways[best if best in others else max(others, key=lambda name: ways[name]["score"])]

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import itertools
 import json
 import math
 import shutil
@@ -416,6 +417,22 @@ def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[st
         return work.tune(number, seed)
 
 
+def hash_of_records(*parts: Sequence[Any]) -> str:
+    """What labelled examples say, wherever they stand."""
+    found = hashlib.sha256()
+    for record in itertools.chain(*parts):
+        found.update(repr(dataclasses.replace(record, where="")).encode("utf-8", "surrogatepass"))
+    return found.hexdigest()
+
+
+def hash_of_base(base: Base) -> str:
+    """The weights and the tokenizer that a fine-tuning begins with."""
+    found = hashlib.sha256(base.tokenizer.fingerprint.encode())
+    for name, tensor in sorted((base.weights or {}).items()):
+        found.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
 def identity(
     recipe: dict[str, Any], base: Base, labelled: LabelledData, vectors: Sequence[FirstVectors] = ()
 ) -> dict[str, str]:
@@ -423,15 +440,9 @@ def identity(
 
     ``recipe``: as stored in its file.
     """
-    examples = hashlib.sha256()
-    for records in (labelled.train, labelled.held, *labelled.dev.values()):
-        for record in records:
-            examples.update(repr(dataclasses.replace(record, where="")).encode("utf-8", "surrogatepass"))
-    weights = hashlib.sha256(base.tokenizer.fingerprint.encode())
-    for name, tensor in sorted((base.weights or {}).items()):
-        weights.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    examples = hash_of_records(labelled.train, labelled.held, *labelled.dev.values())
     options = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-    found = {"the recipe": options, "the labelled data": examples.hexdigest(), "the model": weights.hexdigest()}
+    found = {"the recipe": options, "the labelled data": examples, "the model": hash_of_base(base)}
     if not vectors:
         return found
     words = hashlib.sha256()

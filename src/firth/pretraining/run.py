@@ -227,8 +227,8 @@ def sized(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None]
     resolved = with_steps(recipe, pace)
     # Each process has measured its own speed: all use the leading one's, or they would evaluate in different steps.
     ours = {name: float(getattr(resolved.train, name)) * world.leads for name in ("steps", "eval_every", "save_every")}
-    leading = {name: int(value) for name, value in sum_over_ranks(ours, world).items()}
-    resolved = dataclasses.replace(resolved, train=dataclasses.replace(resolved.train, **leading))
+    length: dict[str, Any] = {name: int(value) for name, value in sum_over_ranks(ours, world).items()}
+    resolved = dataclasses.replace(resolved, train=dataclasses.replace(resolved.train, **length))
     if world.leads:
         tell(describe_length(resolved, pace, recipe))
     return resolved
