@@ -64,6 +64,16 @@ def test_blocks_are_recomputed_where_shares_are_not_enough(
     with_sharding(recipe, World(1, 2), asked, pytest.fail)  # only the leading process speaks
 
 
+def test_crops_are_not_divided_among_so_many_that_few_are_compared(tiny_corpus: Path) -> None:
+    plain = {
+        "model": "bert-tiny",
+        "data": {"corpus": str(tiny_corpus), "instances": "crops", "length": 64},
+        "train": {"batch_tokens": 8192},
+    }
+    recipe = several.for_processes(read_recipe(plain, (), "test", vocab_size=100), 32)
+    assert (recipe.train.micro_batches, recipe.train.batch_tokens) == (2, 4096)
+
+
 def test_full_is_refused_where_it_cannot_be(tiny_corpus: Path) -> None:
     recipe = recipe_with(tiny_corpus, compile=True)
     with pytest.raises(ConfigError, match="train.compile=true does not work"):
