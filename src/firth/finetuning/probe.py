@@ -133,7 +133,7 @@ def _probe(
         "metric": recipe.metric,
         "seeds": recipe.train.seeds,
         "readings": {name: found[name] for name in order},
-        "settings": _settings(recipe, labelled.has_pairs),
+        "settings": _settings(recipe),
         "best": max(order, key=lambda name: found[name]["held_out"]["mean"]),
     }
     write_json(out / "probe.json", result)
@@ -154,7 +154,7 @@ def _read_as(recipe: Finetune, reading: Reading) -> Finetune:
     return build(plain, "probe")
 
 
-def _settings(recipe: Finetune, pairs: bool) -> list[str]:
+def _settings(recipe: Finetune) -> list[str]:
     """The settings, layers aside, that make a fine-tuning equal to a probe's runs."""
     pool = recipe.head.network.pool
     reads_texts = recipe.kind not in ("tag", "answer")
@@ -166,7 +166,8 @@ def _settings(recipe: Finetune, pairs: bool) -> list[str]:
         f"train.epochs={recipe.train.epochs:g}",
         *([f"head.network.pool={'mean' if pool == 'summary' else pool}"] if reads_texts else []),
         *(["head.network.hidden_width=0"] if hidden else []),
-        *(["head.network.kind=linear"] if pairs else []),
+        # Else a small encoder would read pairs apart.
+        *(["head.network.kind=linear"] if recipe.kind in ("classify", "regress") else []),
     ]
 
 
