@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from firth.config import read_json, read_toml
+from firth.data.shards import Corpus
 from firth.errors import ConfigError, InputError
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import build, plain_recipe
@@ -20,6 +21,7 @@ from firth.studies.finetuning import (
     SCRATCH,
     baseline_answers,
     baseline_cell,
+    prepare_own_text,
     recipe_of,
     study_cells,
 )
@@ -215,3 +217,17 @@ def test_baselines_learn_labels(tmp_path: Path) -> None:
     file.write_text("text\tlabel\n" + "\n".join(lines) + "\n", "utf-8")
     facts = baseline_cell(tmp_path, recipe={"task": "classify", "data": {"train": str(file), "dev": str(file)}})
     assert facts["dev"]["dev"]["accuracy"]["mean"] == 1 and facts["metric"] == "accuracy"
+
+
+def test_own_text_is_read_with_the_tokenizer_of_a_shipped_model(tmp_path: Path) -> None:
+    rows = [
+        f"long before the war the {noun} there was very {state}\t{n % 2}"
+        for n, noun in enumerate(("river", "mill"))
+        for state in ("old", "new")
+    ]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text("\n".join([f"{split} {row}" for row in rows * 2]) + "\n", "utf-8")
+    data = {"train": str(tmp_path / "train.tsv"), "dev": str(tmp_path / "dev.tsv"), "columns": "text=0,label=1"}
+    recipe = {"task": "classify", "model": "firth-mini-en", "data": data}
+    prepare_own_text(tmp_path, tmp_path / "corpus", recipe, "")
+    assert Corpus(tmp_path / "corpus").tokenizer.size == 16_000

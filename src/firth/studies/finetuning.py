@@ -32,7 +32,7 @@ from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import data_config
 from firth.finetuning.resolve import resolve
 from firth.finetuning.runs import IDENTITY
-from firth.folder import read_model
+from firth.formats.table import open_model
 from firth.inference.score import score_outputs
 from firth.manifest import MANIFEST
 from firth.metrics.bootstrap import mean_interval
@@ -259,7 +259,7 @@ def prepare_own_text(folder: Path, corpus: Path, recipe: dict[str, Any], more_te
     write_text(own, "".join(f"{text.strip()}\n\n" for text in texts))
     write_text(dev, "".join(f"{text}\n" for records in labelled.dev.values() for text in texts_of(records)))
     tokenizer.mkdir(exist_ok=True)
-    read_model(resolve_model(recipe["model"])).tokenizer.save(tokenizer)
+    open_model(resolve_model(recipe["model"])).tokenizer.save(tokenizer)
     prepare([own], tokenizer, corpus, cleaning=Cleaning(against=(dev,), remove_overlap=True))
 
 
