@@ -290,6 +290,8 @@ def test_targets_and_windows_of_examples_stay(tmp_path: Path) -> None:
     _, referring = store_features(model("row", network_of()), given, tmp_path, dtype=torch.float32)
     assert [e.candidates for e in referring] == [(2,), (1,), (2,), (1,)]
     assert all(a.targets is b.targets for a, b in zip(given, referring, strict=True))
+    first = [row.segments[:1].tolist() for example in given for row in example.rows]
+    assert [row.segments.tolist() for example in referring for row in example.rows] == first
 
 
 def test_a_full_disk_is_said_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
