@@ -23,8 +23,8 @@ NAMED = {"small": Path(__file__).parent / "pretraining" / "small.toml", "publish
 
 
 def read_recipe_file(path: str | Path) -> dict[str, Any]:
-    """A recipe file as plain data; ``path`` may be a name of ``NAMED`` if no such file exists."""
-    if str(path) in NAMED and not Path(path).exists():
+    """A recipe file as plain data; a name of ``NAMED`` is always the recipe of this package."""
+    if str(path) in NAMED:
         named = NAMED[str(path)]
         return {} if named is None else read_toml(named)
     if not Path(path).suffix and not Path(path).exists():

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
 
@@ -43,6 +43,15 @@ def submit(pool: ProcessPoolExecutor, function: Callable[P, R], *args: P.args, *
         return pool.submit(function, *args, **kwargs)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stop_pools(pools: Sequence[ProcessPoolExecutor]) -> None:
+    """Ask the processes to save and end, and wait until they have."""
+    for pool in pools:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+    for pool in pools:
+        pool.shutdown(cancel_futures=True)
 
 
 def _start(start: Callable[..., None], arguments: tuple[object, ...]) -> None:

@@ -12,10 +12,20 @@ import pytest
 
 import firth
 from firth.demo import run as job
-from firth.demo.python_docs import PythonDocs
-from firth.demo.report import DOCSTRINGS, FRESH, PRETRAINED, REVIEWS, SHIPPED_START, TFIDF, Score
+from firth.demo.python_docs import PythonDocs, split_labelled
 from firth.demo.reviews import read_reviews
-from firth.demo.run import DemoResult, DemoSettings, demo
+from firth.demo.run import DemoResult, demo
+from firth.demo.settings import (
+    DOCSTRINGS,
+    FRESH,
+    PRETRAINED,
+    REVIEWS,
+    SHIPPED_START,
+    TFIDF,
+    DemoSettings,
+    Score,
+)
+from firth.demo.trials import Trial, Trials
 from firth.errors import ConfigError
 from firth.pretraining.run import pretrain
 from firth.text.records import Document, Text
@@ -77,7 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, list[str
 def test_all_that_is_promised_is_there(made: tuple[DemoResult, list[str]]) -> None:
     result, said = made
     page = result.report.read_text("utf-8")
-    assert page.count("<svg") >= 4 and "nearest" in page.lower()
+    assert page.count("<svg") == 3 and "nearest" in page.lower()
     assert {s.start for s in result.scores} == {PRETRAINED, FRESH, TFIDF}
     assert len(result.scores) == 3 * len(SETTINGS.per_class) * SETTINGS.draws
     assert all(0 <= s.accuracy <= 1 and 0 <= s.macro_f1 <= 1 for s in result.scores)
@@ -90,7 +100,7 @@ def test_all_that_is_promised_is_there(made: tuple[DemoResult, list[str]]) -> No
 def test_no_test_docstring_is_in_the_text_that_is_learned_from(made: tuple[DemoResult, list[str]]) -> None:
     result, _ = made
     docs = tiny_docs()
-    test = job.split_labelled(docs.labelled, job.SEED, 4).test
+    test = split_labelled(docs.labelled, job.SEED, 4).test
     lines = set((result.out / "text" / "train.txt").read_text("utf-8").splitlines())
     assert test and not lines & {text.text for text in test}
     assert not lines & set((result.out / "text" / "held-out.txt").read_text("utf-8").split("\n")) - {""}
@@ -113,7 +123,7 @@ def test_an_interrupted_demo_goes_on(
     made: tuple[DemoResult, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted in every stage once, two of them in the midst: the same numbers in the end."""
-    scoring: Callable[..., Score] = job._Demo._score
+    scoring: Callable[..., Score] = Trials.score
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -124,24 +134,24 @@ def test_an_interrupted_demo_goes_on(
         shutil.rmtree(self.out / "run" / "checkpoints" / f"step-{SETTINGS.steps}")
         raise KeyboardInterrupt
 
-    def stop_scoring(self: job._Demo, task: str, start: str, per_class: int, draw: int) -> Score:
-        if draw:
+    def stop_scoring(self: Trials, trial: Trial, tell: Callable[[str], None]) -> Score:
+        if trial.draw:
             raise KeyboardInterrupt
-        return scoring(self, task, start, per_class, draw)
+        return scoring(self, trial, tell)
 
     def run() -> DemoResult:
         return demo(tmp_path / "out", settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
 
-    stops: list[tuple[str, Callable[..., Any]]] = [
-        ("write_text", stop),
-        ("train_vocab", stop),
-        ("prepare_corpus", stop),
-        ("pretrain", stop_in_pretraining),
-        ("_score", stop_scoring),
+    stops: list[tuple[type, str, Callable[..., Any]]] = [
+        (job._Demo, "write_text", stop),
+        (job._Demo, "train_vocab", stop),
+        (job._Demo, "prepare_corpus", stop),
+        (job._Demo, "pretrain", stop_in_pretraining),
+        (Trials, "score", stop_scoring),
     ]
-    for name, function in stops:
+    for where, name, function in stops:
         with monkeypatch.context() as patch:
-            patch.setattr(job._Demo, name, function)
+            patch.setattr(where, name, function)
             with pytest.raises(KeyboardInterrupt, match="the same command resumes"):
                 run()
     # What a kill may leave as well.

@@ -72,8 +72,9 @@ def test_what_does_not_fit_is_refused(settings: list[str], message: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_a_recipe_has_a_name_unless_a_file_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_recipe_does_not_depend_on_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("small").mkdir()
     assert read_recipe_file("small")["init"]["embeddings"] == "cooccurrence"
-    Path("small").write_text('model = "bert-tiny"\n')
-    assert read_recipe_file("small") == {"model": "bert-tiny"}
+    Path("small.toml").write_text('model = "bert-tiny"\n')
+    assert read_recipe_file("small.toml") == {"model": "bert-tiny"}

@@ -190,8 +190,7 @@ def _start(
         if str(path) != "published":
             say(f"recipe {path}, which suits {model}; --recipe published has the paper's settings")
     data = read_recipe_file(path)
-    named = str(path) in NAMED and not path.exists()
-    where = " and ".join([f"recipe {path}" if named else str(path), *(["flags"] if overrides else [])])
+    where = " and ".join([f"recipe {path}" if str(path) in NAMED else str(path), *(["flags"] if overrides else [])])
     recipe = job.resolve(data, overrides, where)
     if out is None:
         print(to_toml(recipe, comments=True), end="")

@@ -3,23 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from firth.config import to_toml
 from firth.data.shards import Manifest, ShardInfo
 from firth.demo.held_out_text import Alike, MaskedWord
+from firth.demo.settings import DOCSTRINGS, REVIEWS, STARTS, DemoSettings, Score
 from firth.page import Report, TableCell
 from firth.progress import format_duration
 
-if TYPE_CHECKING:
-    from firth.demo.run import DemoSettings
-
-SHIPPED_START, PRETRAINED = "shipped BERT", "BERT pre-trained here"
-FRESH, TFIDF = "BERT without pre-training", "TF-IDF + logistic regression"
-STARTS = (SHIPPED_START, PRETRAINED, FRESH, TFIDF)
-DOCSTRINGS, REVIEWS = "docstrings", "reviews"
 _STAGE_TITLES = {
     "read": "read the documentation",
     "first": "fine-tune the shipped models",
@@ -30,18 +24,6 @@ _STAGE_TITLES = {
     "compare": "fine-tune and compare",
     "look": "look inside",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """The test scores of one ``start`` on a task, fine-tuned on sample ``draw`` of ``per_class`` labels per class."""
-
-    task: str
-    start: str
-    per_class: int
-    draw: int
-    accuracy: float
-    macro_f1: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,12 +64,12 @@ def starts_of(scores: Sequence[Score], task: str = DOCSTRINGS) -> list[str]:
     return [start for start in STARTS if any((s.task, s.start) == (task, start) for s in scores)]
 
 
-def write_demo_report(path: Path, found: Findings, settings: "DemoSettings") -> Path:
+def write_demo_report(path: Path, found: Findings, settings: DemoSettings) -> Path:
     """Write the report; one file that opens offline."""
     report = Report("From raw text to a classifier, on this machine")
     _summary(report, found, settings)
     _comparison(report, found, settings)
-    _curves(report, found, settings)
+    _curves(report, found)
     _filled_masks(report, found, settings)
     _nearest(report, found, settings)
     _pipeline(report, found, settings)
@@ -95,7 +77,7 @@ def write_demo_report(path: Path, found: Findings, settings: "DemoSettings") -> 
     return path
 
 
-def _summary(report: Report, found: Findings, settings: "DemoSettings") -> None:
+def _summary(report: Report, found: Findings, settings: DemoSettings) -> None:
     report.text(
         "How much does pre-training help to classify docstrings by the part of Python's library they come from, with "
         "few labels? Firth read the documentation of this Python installation "
@@ -107,7 +89,7 @@ def _summary(report: Report, found: Findings, settings: "DemoSettings") -> None:
     report.text(f"{_in_words(found, DOCSTRINGS, settings)} {_in_words(found, REVIEWS, settings)}")
 
 
-def _in_words(found: Findings, task: str, settings: "DemoSettings") -> str:
+def _in_words(found: Findings, task: str, settings: DemoSettings) -> str:
     """The means of all starts with the most labels, best first."""
     starts, n = starts_of(found.scores, task), settings.per_class[-1]
     means = {start: summarised(found.scores, start, n, task=task)[0] for start in starts}
@@ -121,7 +103,7 @@ def _in_words(found: Findings, task: str, settings: "DemoSettings") -> str:
     )
 
 
-def _comparison(report: Report, found: Findings, settings: "DemoSettings") -> None:
+def _comparison(report: Report, found: Findings, settings: DemoSettings) -> None:
     report.heading("What pre-training is worth")
     _scores(report, found, DOCSTRINGS, settings)
     report.text(
@@ -137,16 +119,14 @@ def _comparison(report: Report, found: Findings, settings: "DemoSettings") -> No
             "The shipped model was pre-trained on reviews of the same site, without labels, but on none of these."
         )
     report.text(
-        f"Every BERT is fine-tuned for {settings.tune_steps} steps with batches of {settings.tune_texts} texts and a "
-        f"peak learning rate of {settings.tune_rate:g} (the shipped models: {settings.shipped_rate:g}). The BERT "
-        f"without pre-training is initialised with BERT's standard deviation, {settings.fresh_init_range:g}. Learning "
-        "rates and initialisation were chosen on training docstrings. The number of steps keeps the demo short; the "
-        "BERT without pre-training may gain from more. TF-IDF uses words and character n-grams; its regularisation is "
-        "chosen by cross-validation on the training examples of each sample."
+        f"Every BERT is fine-tuned as by firth finetune, but with one seed, for {settings.tune_steps} steps of "
+        f"{settings.tune_texts} texts. So few keep the demo short; the BERT without pre-training may gain from more. "
+        "TF-IDF uses words and character n-grams; its regularisation is chosen by cross-validation on the training "
+        "examples of each sample."
     )
 
 
-def _scores(report: Report, found: Findings, task: str, settings: "DemoSettings") -> None:
+def _scores(report: Report, found: Findings, task: str, settings: DemoSettings) -> None:
     """A task's table and plots."""
     starts = starts_of(found.scores, task)
 
@@ -172,30 +152,28 @@ def _percent(mean: float, spread: float) -> str:
     return f"{100 * mean:.1f} ± {100 * spread:.1f} %"
 
 
-def _curves(report: Report, found: Findings, settings: "DemoSettings") -> None:
+def _curves(report: Report, found: Findings) -> None:
     report.heading("Pre-training")
     last = found.last_dev
     if last:
         report.text(
-            "Two objectives at once: predict masked tokens, and decide whether the second sentence follows the first. "
-            f"On held-out text the final masked-LM loss is {last['mlm_loss']:.2f} nats per masked token (accuracy "
-            f"{last['mlm_accuracy']:.1%}), and next-sentence accuracy {last['nsp_accuracy']:.1%} (chance 50 %)."
+            "Predict masked tokens. On held-out text the final masked-LM loss is "
+            f"{last['mlm_loss']:.2f} nats per masked token (accuracy {last['mlm_accuracy']:.1%})."
         )
     report.text(
-        f"The last {settings.long_share:.0%} of the steps use sequences of up to {settings.length} tokens, the others "
-        f"of up to {settings.short_length}: positions beyond are untrained at that point, and the training loss jumps."
+        "The recipe is small: token embeddings begin at vectors counted in the text, so that the loss falls from the "
+        "first steps on."
     )
-    for term, title in (("mlm", "Masked-LM loss"), ("nsp", "Next-sentence loss")):
-        curves = {}
-        for name, event in (("training", "train"), ("held-out", "dev")):
-            points = [e for e in found.events if e["event"] == event]
-            if len(points) > 1:
-                curves[name] = ([e["step"] for e in points], [e[f"{term}_loss"] for e in points])
-        if curves:
-            report.lines_plot(title, curves, "step", "nats")
+    curves = {}
+    for name, event in (("training", "train"), ("held-out", "dev")):
+        points = [e for e in found.events if e["event"] == event]
+        if len(points) > 1:
+            curves[name] = ([e["step"] for e in points], [e["mlm_loss"] for e in points])
+    if curves:
+        report.lines_plot("Masked-LM loss", curves, "step", "nats")
 
 
-def _filled_masks(report: Report, found: Findings, settings: "DemoSettings") -> None:
+def _filled_masks(report: Report, found: Findings, settings: DemoSettings) -> None:
     report.heading("Filling masks")
     if not found.masked:
         report.text("There was no held-out sentence of a suitable length.")
@@ -217,7 +195,7 @@ def _filled_masks(report: Report, found: Findings, settings: "DemoSettings") -> 
     report.table(["sentence", "word", "candidates", "correct"], rows)
 
 
-def _nearest(report: Report, found: Findings, settings: "DemoSettings") -> None:
+def _nearest(report: Report, found: Findings, settings: DemoSettings) -> None:
     if found.alike is None:
         return
     report.heading("Nearest sentences")
@@ -240,7 +218,7 @@ def _sizes(infos: Sequence[ShardInfo]) -> str:
     return f"{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens"
 
 
-def _pipeline(report: Report, found: Findings, settings: "DemoSettings") -> None:
+def _pipeline(report: Report, found: Findings, settings: DemoSettings) -> None:
     report.heading("The pipeline, and how long it took")
     train, held = found.manifest.train, found.manifest.dev
     report.table(
