@@ -8,7 +8,7 @@ import pytest
 
 from firth import plan as planning
 from firth.errors import ConfigError, InputError
-from firth.plan import CURVE, Size, choose_size, make_plan, recorded_loss, suggested_vocabulary
+from firth.plan import CURVE, Size, _estimated_tokens, choose_size, make_plan, recorded_loss, suggested_vocabulary
 from firth.pretraining.length import Pace
 
 ROOT = Path(__file__).parents[1]
@@ -90,3 +90,12 @@ def test_what_is_no_text_is_refused(tmp_path: Path, tiny_word_corpus: Path) -> N
         make_plan([tiny_word_corpus], 10.0)
     with pytest.raises(ConfigError, match="--minutes=0: expected more than 0"):
         make_plan([tiny_word_corpus], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("天地玄黃宇宙洪荒" * 100, 800), ("ひらがなのぶん" * 100, 350), ("ภาษาไทย" * 100, 350), ("a word " * 100, 300)],
+)
+def test_tokens_are_estimated_with_and_without_blanks(text: str, tokens: int, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text, "utf-8")
+    assert _estimated_tokens([tmp_path / "a.txt"]) == pytest.approx(tokens)

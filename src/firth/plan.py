@@ -1,6 +1,7 @@
 """``firth plan``: what to pre-train on a text in the time there is, with the reasons."""
 
 import dataclasses
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ _SPEED_TOKENS, _SPEED_S = 60_000, 1.0
 _SAMPLE = 2_000_000
 # Tokens of a word between blanks, punctuation included, where it is written in Latin letters, and elsewhere.
 _LATIN_TOKENS, _OTHER_TOKENS = 1.5, 2.2
+# Characters without blanks between words: BERT reads each ideograph alone; of kana, Thai, Lao, Burmese and Khmer
+# a token has about two.
+_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff]")
 
 # Held-out masked-LM loss and accuracy of the shipped English BERT-mini by millions of tokens read, at nearly constant
 # rate up to 92 million and with a decay to zero after them: docs/results/firth-mini-en.json.
@@ -159,22 +164,26 @@ def _tokens_of(corpus: Corpus) -> float:
 
 
 def _estimated_tokens(sources: Sequence[str | Path]) -> float:
-    """About how many tokens a text has: its words, counted in the first part of it."""
+    """About how many tokens a text has: of its words and characters, counted in the first part of it."""
     reader = CorpusReader(sources)
-    characters = latin = words = 0
+    characters = latin = words = ideographs = unspaced = 0
     for document in reader:
         for paragraph in document.paragraphs:
             characters += len(paragraph)
             latin += sum(character.isascii() for character in paragraph)
-            words += len(paragraph.split())
+            spaced, n_ideographs = _IDEOGRAPHS.subn(" ", paragraph)
+            spaced, n_unspaced = _UNSPACED.subn(" ", spaced)
+            words += len(spaced.split())
+            ideographs += n_ideographs
+            unspaced += n_unspaced
         if characters > _SAMPLE:
             break
-    if not words:
+    if not words + ideographs + unspaced:
         raise ConfigError(f"{', '.join(map(str, sources))}: no words in it")
     # At the end of a small text all of it is read.
     share = 1.0 if characters <= _SAMPLE else max(reader.bytes_consumed, 1) / reader.total_bytes
     each = _LATIN_TOKENS if latin > characters / 2 else _OTHER_TOKENS
-    return words * each / min(share, 1.0)
+    return (words * each + ideographs + unspaced / 2) / min(share, 1.0)
 
 
 def _recipe(model: str, corpus: Path) -> Pretrain:

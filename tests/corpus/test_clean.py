@@ -64,6 +64,13 @@ def test_verse_and_dialogue_are_no_lists() -> None:
     assert reasons_of(["“No.”", "“Yes!”", "“Why?”", "“Because…”", "“Ah.”", "“So.”"]) == [""] * 6
 
 
+@pytest.mark.parametrize(
+    "sentence", ["यह एक छोटा वाक्य है।", "هل هذه جملة قصيرة؟", "یہ ایک جملہ ہے۔", "Սա նախադասություն է։"]
+)
+def test_sentences_of_other_scripts_are_no_lists(sentence: str) -> None:
+    assert reasons_of([sentence] * 6) == [""] * 6
+
+
 def test_a_run_ends_with_its_document() -> None:
     block = fingerprint([["one", "two", "three"], ["four", "five", "six"]])
     assert not paragraph_reasons(block, OPTIONAL).any()

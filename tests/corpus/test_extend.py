@@ -408,3 +408,13 @@ def test_pieces_per_word_of_held_out_text(domain: tuple[Path, Path]) -> None:
     ids = [i for info in corpus.shards("dev") for i in corpus.open(info).ids.tolist()]
     words = [i for i in ids if not corpus.tokenizer.pieces[i].startswith("##")]
     assert tokens_per_word(corpus) == len(ids) / len(words)
+
+
+def test_words_are_bounded_in_text_without_blanks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ideographs are words of their own: however long the runs between blanks are, few words are held."""
+    text = tmp_path / "zh.txt"
+    text.write_text("\n\n".join("".join("天地玄黃宇宙洪荒"[i // 8**k % 8] for k in range(4)) for i in range(4096)))
+    base = written(tmp_path / "base")
+    monkeypatch.setattr("firth.corpus.extend._BLOCK_RUNS", 100)
+    report = extend(base, [text], tmp_path / "out", tokens=4, max_types=8, tell=silent)
+    assert report.pruned_words == 0 and report.text.before.words + report.held_out.before.words == 4 * 4096

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from firth.corpus.clean import OPTIONAL, Cleaning
-from firth.corpus.hold_out import is_held_out
+from firth.corpus.hold_out import is_held_out, threshold
 from firth.corpus.selection import Selection, document_hash, matching_files, weights_of
 from firth.corpus.survey import survey
 from firth.errors import ConfigError
@@ -27,6 +27,7 @@ def test_patterns_name_files_by_path_name_or_folder(files: list[Path]) -> None:
     assert matching_files(files, "c.txt") == [2]
     assert matching_files(files, str(files[1])) == [1]
     assert matching_files(files, "other") == []
+    assert matching_files([Path("a[1].txt"), Path("a1.txt")], "a[1].txt") == [0, 1]  # itself, and as a pattern
 
 
 def test_weights(files: list[Path]) -> None:
@@ -77,3 +78,9 @@ def test_holding_out_by_a_hash() -> None:
     documents = [Document((f"text {i}",), "") for i in range(2000)]
     assert 150 < sum(is_held_out(document, 0.1) for document in documents) < 250
     assert document_hash(("a", "b")) != document_hash(("a", "b"), "copy 1") != document_hash(("ab",))
+
+
+def test_bad_bytes_are_no_document_to_train_on(tmp_path: Path) -> None:
+    """The only document with a token is never held out."""
+    (tmp_path / "a.txt").write_bytes(b"A text.\n\n\xff\xfe\xff\n")
+    assert threshold(Selection(CorpusReader([tmp_path / "a.txt"])), 0.1) == 0

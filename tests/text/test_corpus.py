@@ -288,3 +288,10 @@ def test_a_book_is_one_document_with_joined_lines(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(corpus, "LINE_LIMIT", 20)
     (one,) = CorpusReader([book], books=True)
     assert one.paragraphs == ("CHAPTER I", "It was a dark", "and stormy night.", "The rain fell.")
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz", "a.tar", "a.tar.xz", "a.zip"])
+def test_archives_of_several_files_are_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(InputError, match=f"{name}: {name[1:]} is not supported; decompress it"):
+        list(CorpusReader([tmp_path / name]))

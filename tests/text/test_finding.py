@@ -75,3 +75,27 @@ def test_a_pipe_or_a_device_is_no_text(tmp_path: Path) -> None:
     for text in (tmp_path / "pipe.txt", tmp_path, f"{tmp_path}/*.txt", "/dev/zero"):
         with pytest.raises(InputError, match=r"cannot be read: not a regular file \(a pipe\?\); write what it gives"):
             find_files([text])
+
+
+@pytest.mark.parametrize(
+    "made", ["firth.json", "tokenizer.json", "progress.jsonl", "vectors.f32", "tokenizer/tokenizer.json"]
+)
+def test_what_firth_has_written_is_no_text(made: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even where its folder is given: ``data/*`` names it."""
+    for name in (f"data/ours/{made}", "data/ours/vocab.txt", "data/a.txt"):
+        write(tmp_path / name, "x")
+    every = [tmp_path / "data" / "a.txt", tmp_path / "data" / "ours"]
+    for given in ([tmp_path / "data"], [tmp_path / "data" / "*"], every):
+        assert find_files(given) == [every[0]]
+        assert "ours: not read, since Firth has written it" in capsys.readouterr().err
+    with pytest.raises(InputError, match="ours: Firth has written this folder; expected text"):
+        find_files([every[1]])
+
+
+def test_a_recipe_beside_ones_text_is_ones_own(tmp_path: Path) -> None:
+    for name in ("mine/recipe.toml", "mine/a.txt", "mine/run/recipe.toml", "mine/run/b.txt"):
+        write(tmp_path / name, "x")
+    assert find_files([tmp_path / "mine"]) == [tmp_path / "mine" / "a.txt"]
+    write(tmp_path / "mine" / "log.jsonl", "x")
+    with pytest.raises(InputError, match="Firth has written this folder"):
+        find_files([tmp_path / "mine"])

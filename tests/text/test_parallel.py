@@ -70,3 +70,13 @@ def test_bytes_that_are_not_utf8_are_counted(tmp_path: Path) -> None:
     assert reader.report.bad_bytes == 1
     with pytest.raises(InputError, match="not UTF-8"):
         list(ParallelReader([ours], [tmp_path / "b"], "strict"))
+
+
+def test_a_bare_carriage_return_ends_no_line(tmp_path: Path) -> None:
+    """As in other files that have an answer for each line: else pairs slip out of step without a word."""
+    ours, theirs = tmp_path / "a", tmp_path / "b"
+    ours.write_bytes(b"one\r\ntwo\rtwo\nthree\n")
+    theirs.write_bytes(b"eins\nzwei\ndrei\rdrei\r\n")
+    assert [p.paragraphs for p in ParallelReader([ours], [theirs])] == [
+        ("one", "eins"), ("two\rtwo", "zwei"), ("three", "drei\rdrei")
+    ]  # fmt: skip

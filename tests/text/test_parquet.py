@@ -37,3 +37,20 @@ def test_what_is_no_parquet(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.parquet").write_bytes(data)
     with pytest.raises(InputError, match="a.parquet: cannot be read as Parquet"):
         list(CorpusReader([tmp_path / "a.parquet"]))
+
+
+def test_progress_is_made_row_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["One text."] * 900}), path)
+    reader = CorpusReader([path])
+    documents = iter(reader)
+    for _ in range(450):
+        next(documents)
+    assert 0.4 < reader.bytes_consumed / reader.total_bytes < 0.6
+
+
+def test_strings_that_are_not_utf8(tmp_path: Path) -> None:
+    column = pyarrow.array([b"fine", b"caf\xe9"], pyarrow.binary()).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="a.parquet: row 2: not UTF-8"):
+        list(CorpusReader([tmp_path / "a.parquet"]))

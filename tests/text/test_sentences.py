@@ -45,6 +45,11 @@ ENGLISH = [
     ["J.-P. Sartre wrote plays.", "They sold."],
     ["The year was 1999.", "12 people came."][:1],
 ]
+OTHERS = [
+    ["यह पहला वाक्य है।", "यह दूसरा वाक्य है।"],
+    ["هل هذا سؤال؟", "نعم."],
+    ["یہ ایک جملہ ہے۔", "یہ دوسرا ہے۔"],
+]
 KOREAN = [
     ["그는 학교에 갔다.", "그녀는 집에 있었다."],
     ["안녕하세요.", "저는 학생입니다.", "반갑습니다."],
@@ -67,7 +72,7 @@ KOREAN = [
 ]
 
 
-@pytest.mark.parametrize("sentences", ENGLISH + KOREAN, ids=lambda s: s[0][:30])
+@pytest.mark.parametrize("sentences", ENGLISH + OTHERS + KOREAN, ids=lambda s: s[0][:30])
 def test_splits_between_sentences_only(sentences: list[str]) -> None:
     assert split_sentences(" ".join(sentences)) == sentences
 

@@ -30,6 +30,9 @@ PAGE = "<page><title>{}</title><ns>{}</ns>{}<revision><text>{}</text></revision>
         ('A fact.<ref name="a">Book, p. 3</ref> More.<ref name=b /> End.', ["A fact. More. End."]),
         ("a<!-- hidden -->b <math>x^2</math> c<br/>d <b>e</b>", ["ab cd e"]),
         ('{| class="wikitable"\n! a\n|-\n| b || c\n|}\nAfter.', ["After."]),
+        ("{{Infobox\n|name = S\n|}}\nA town.{{cn|}} More {{x|{{y|}}}}.", ["A town. More ."]),
+        ("{|\n| x {{cn|}} || y\n|-\n| z\n|}\nAfter.", ["After."]),
+        ("{{x|\n{| class=a\n| b\n|}}} after.", ["after."]),
         ("* one\n** two\n# three\n:: four", ["one", "two", "three", "four"]),
         (
             "Text.\n== History ==\n=== Early ===\nThen.\n== References ==\n{{reflist}}",
@@ -87,6 +90,7 @@ def test_a_dump(tmp_path: Path, packed: bool) -> None:
         ("not XML at all", "a.xml: not XML, or cut off"),
         (DUMP.format(pages=PAGE.format("A", 0, "", "Text."))[:-30], "a.xml: not XML, or cut off"),
         ("", "a.xml: not XML, or cut off"),
+        ('<?xml version="1.0" encoding="EUC-KR"?><mediawiki/>', "a.xml: not XML, or cut off: multi-byte encodings"),
     ],
 )
 def test_what_is_no_dump(tmp_path: Path, text: str, message: str) -> None:

@@ -27,7 +27,7 @@ def test_the_most_frequent_words_and_ties_by_string() -> None:
     assert choose_words(dict(reversed(counts.items())), 9)[4:] == ["c", "A", "a", "b", "d"]
     with pytest.raises(TokenizerError, match="supports at most 9 tokens, not 10; pass --size 9 or give more text"):
         choose_words(counts, 10)
-    with pytest.raises(TokenizerError, match="no words to train a vocabulary on"):
+    with pytest.raises(TokenizerError, match="no words of at most 200 characters"):
         choose_words({"": 3}, 10)
 
 

@@ -237,7 +237,8 @@ def _pairs(flag: str, given: Iterable[str] | None) -> list[tuple[str, str]]:
     """``PATTERN=VALUE`` each, as pairs; ConfigError for anything else."""
     pairs = []
     for item in given or ():
-        pattern, mark, value = item.rpartition("=")
+        # A licence may be an address with an = of its own; a weight is a number.
+        pattern, mark, value = item.partition("=") if flag == "--licence" else item.rpartition("=")
         if not (pattern and mark and value):
             raise ConfigError(f"{flag} {item}: expected PATTERN=VALUE, such as {flag} 'books*={_VALUES[flag]}'")
         pairs.append((pattern, value))

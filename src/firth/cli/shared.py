@@ -20,6 +20,7 @@ from firth.errors import FirthError, InputError, LengthError, UsageError, printa
 from firth.files import check_regular
 from firth.inference.precision import Precision
 from firth.progress import columns_of, say
+from firth.text.finding import PACKED
 
 if TYPE_CHECKING:
     from firth.inference.model import Model
@@ -184,6 +185,8 @@ def lines_from(path: Path | None) -> Iterator[str]:
             sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape", newline="\n")
         yield from _checked(sys.stdin, "stdin")
         return
+    if path.suffix.lower() in PACKED:
+        raise InputError(f"{path}: lines are read from plain files; unpack it first")
     try:
         if not is_open_stream(path):
             check_regular(path)

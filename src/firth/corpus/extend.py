@@ -37,15 +37,34 @@ from firth.text.wordpiece import MAX_TYPES, WordCounts
 
 HELD_OUT = 0.1  # share of the documents held out to evaluate the tokens chosen from the others
 _SHOWN = 30  # new tokens shown in the report
+# Different runs of characters between blanks that a block has: in text without blanks, whole paragraphs.
+_BLOCK_RUNS = 100_000
 
 
 @dataclass(slots=True)
 class _Part:
-    """The documents to choose tokens from, or those held out; ``words`` are computed from ``runs`` at the end."""
+    """The documents to choose tokens from, or those held out: their words, counted a block of text at a time."""
 
-    runs: WordCounts
+    counts: WordCounts
     documents: int = 0
-    words: Mapping[str, int] = dataclasses.field(default_factory=Counter)
+    _runs: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    @property
+    def words(self) -> Mapping[str, int]:
+        """The words that were counted."""
+        return self.counts.counts
+
+    def add(self, paragraphs: Sequence[str], tokenizer: Tokenizer) -> None:
+        """Add a document."""
+        self.documents += 1
+        self._runs.update(text_runs(paragraphs))
+        if len(self._runs) > _BLOCK_RUNS:
+            self.finish(tokenizer)
+
+    def finish(self, tokenizer: Tokenizer) -> None:
+        """Count the words of what was added since the last block."""
+        self.counts.add(count_split_words(self._runs, tokenizer))
+        self._runs.clear()
 
 
 def extend(
@@ -104,15 +123,11 @@ def _read(reader: CorpusReader, tokenizer: Tokenizer, max_types: int) -> tuple[_
     text, held, digest = _Part(WordCounts(max_types)), _Part(WordCounts(max_types)), hashlib.sha256()
     with Progress("count words", reader.total_bytes, "bytes") as progress:
         for document in reader:
-            part = held if is_held_out(document, HELD_OUT) else text
-            part.documents += 1
-            part.runs.add(text_runs(document.paragraphs))
+            (held if is_held_out(document, HELD_OUT) else text).add(document.paragraphs, tokenizer)
             digest.update("\n".join([*document.paragraphs, ""]).encode("utf-8", "surrogatepass"))
             progress.advance(reader.bytes_consumed - progress.done)
     for part in (text, held):
-        runs = part.runs.counts
-        with Progress("split words", len(runs), "words") as progress:
-            part.words = count_split_words(runs, tokenizer, lambda n, bar=progress: bar.advance(n - bar.done))
+        part.finish(tokenizer)
     if not text.words:  # with few documents all may be held out
         text, held = held, text
     if not text.words:
@@ -186,7 +201,7 @@ def _report(
         text=changes[0],
         held_out=changes[1] if held.words else None,
         frequent=tuple(NewToken(piece, counts[piece], tuple(greedy_pieces(piece, old))) for piece in often),
-        pruned_words=text.runs.pruned_occurrences + held.runs.pruned_occurrences,
+        pruned_words=text.counts.pruned_occurrences + held.counts.pruned_occurrences,
         bad_bytes=read.bad_bytes,
         bad_places=tuple(read.bad_places),
         cut_lines=read.cut_lines,

@@ -31,7 +31,7 @@ SPACE, SYMBOL, DIGIT, LETTER, IDEOGRAPH = range(5)
 OPEN, CLOSED = range(2)
 
 _SCRIPT_OF_NAME = {"hiragana": "kana", "katakana": "kana", "cjk": "han"}
-_SENTENCE_ENDS = ".!?…。！？,;:，；：、—"
+_SENTENCE_ENDS = ".!?…。！？,;:，；：、—।॥؟۔؛،։።"
 _CLOSERS = "\"'”’»)]}」』）"
 _BULLETS = "*•‣◦▪■□●○◆◇·-–"
 _BARS = "|\t│"

@@ -32,7 +32,7 @@ def threshold(text: Selection, share: float) -> int:
     for document, copy in text:
         if copy:  # copies follow all first readings
             break
-        if not any(character.isprintable() and character != " " for character in chain(*document.paragraphs)):
+        if not any(character.isprintable() and character not in " \ufffd" for character in chain(*document.paragraphs)):
             continue  # it has no token, and will be left out
         hashed = document_hash(document.paragraphs)
         if len(documents) < 10 * LEAST_HELD_OUT:

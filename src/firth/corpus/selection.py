@@ -77,11 +77,11 @@ def weights_of(files: Sequence[Path], given: Mapping[str, float] | Mapping[Path,
 
 
 def matching_files(files: Sequence[Path], pattern: str) -> list[int]:
-    """The indices of the files that a pattern matches: by path, by name, or by a folder of the path."""
+    """The indices of the files that a pattern matches, or is: by path, by name, or by a folder of the path."""
     return [
         number
         for number, path in enumerate(files)
-        if fnmatch(str(path), pattern) or fnmatch(path.name, pattern) or any(fnmatch(p, pattern) for p in path.parts)
+        if any(name == pattern or fnmatch(name, pattern) for name in (str(path), path.name, *path.parts))
     ]
 
 

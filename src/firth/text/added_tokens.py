@@ -23,7 +23,6 @@ from firth.text.wordpiece import joined_pieces
 _MIN_COUNT = 2  # occurrences; a word seen once says little about a domain
 _ENOUGH = 0.999  # of all characters: rarer missing ones are not worth an id each
 _ENCODE_AT_ONCE = 50_000  # words
-_TELL_EVERY = 10_000  # runs
 _FIRST_SIGN = 0xE000  # from here on there are more code points than any vocabulary has tokens
 
 # The tokenizer drops other control characters that ``str.split`` treats as white space.
@@ -63,21 +62,14 @@ def text_runs(texts: Sequence[str]) -> Counter[str]:
     return Counter(run for text in texts for run in _SPACE.split(text) if run)
 
 
-def count_split_words(
-    runs: Mapping[str, int], tokenizer: Tokenizer, on_progress: Callable[[int], None] | None = None
-) -> Counter[str]:
-    """Count words as the tokenizer's own normaliser and word splitting produce them from runs.
-
-    ``on_progress`` receives the number of distinct runs so far.
-    """
+def count_split_words(runs: Mapping[str, int], tokenizer: Tokenizer) -> Counter[str]:
+    """Count words as the tokenizer's own normaliser and word splitting produce them from runs."""
     normalizer, splitter = tokenizer._backend.normalizer, tokenizer._backend.pre_tokenizer
     words: Counter[str] = Counter()
-    for number, (run, count) in enumerate(runs.items(), start=1):
+    for run, count in runs.items():
         normal = run if normalizer is None else normalizer.normalize_str(run)
         for word in [normal] if splitter is None else [word for word, _ in splitter.pre_tokenize_str(normal)]:
             words[word] += count
-        if on_progress is not None and number % _TELL_EVERY == 0:
-            on_progress(number)
     return words
 
 

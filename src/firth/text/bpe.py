@@ -33,7 +33,7 @@ def train_bpe(
     """
     words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
     if not words:
-        raise TokenizerError("no words to train a vocabulary on; give text with letters in it")
+        raise TokenizerError(f"no words of at most {WORD_LIMIT} characters; give text with words in it")
     forms = {c: [c] for word in words for c in word}
     alphabet = choose_alphabet(words, forms, len(BPE_SPECIALS), size, alphabet_limit)
     pieces, merges = [*BPE_SPECIALS, *alphabet], list[tuple[str, str]]()

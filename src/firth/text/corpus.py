@@ -34,7 +34,7 @@ _PLACES = 5  # positions of invalid bytes to keep
 _MOST_BAD, _ENOUGH = 0.2, 1000
 _JSONL = (".jsonl", ".ndjson", ".json")
 _TABLES = (".tsv", ".csv")
-_OTHER_PACKED = (".zip", ".7z", ".tar", ".lz4")
+_OTHER_PACKED = (".zip", ".7z", ".tar", ".tgz", ".tbz2", ".txz", ".lz4")
 
 
 @dataclass(slots=True)
@@ -105,12 +105,13 @@ class CorpusReader:
             raise InputError(f"{path}: expected plain text, one sentence per line, not JSONL, XML or Parquet")
         before = self.bytes_consumed
         self.report.files += 1
-        for number, line, ends in self.raw_lines(path):
+        # As in other files with an answer for each line, \r ends one only before \n: two texts stay in step.
+        for number, (line, ends) in enumerate(_split_lines(self._texts(path), bare_returns=False), start=1):
             if not ends:
                 raise InputError(
                     f"{path}:{number}: found a line of more than {LINE_LIMIT:,} characters, expected a sentence"
                 )
-            yield line
+            yield line.removesuffix("\r")
         self.bytes_consumed = before + _size(path)
 
     def __iter__(self) -> Iterator[Document]:
@@ -354,8 +355,9 @@ def _text_of_json(where: str, line: str) -> str:
 def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     """Yield (block of decompressed bytes, position in the file on disk); the last block is empty."""
     suffix = path.suffix.lower()
-    if suffix in _OTHER_PACKED:
-        raise InputError(f"{path}: {suffix} is not supported; decompress it, or compress it as {', '.join(PACKED)}")
+    if bare_name(path.name).endswith(_OTHER_PACKED):
+        archive = "".join(path.suffixes[-2:]) if suffix in PACKED else suffix
+        raise InputError(f"{path}: {archive} is not supported; decompress it, or compress it as {', '.join(PACKED)}")
     try:
         with path.open("rb") as raw, unpacked(raw, suffix) as stream:
             while block := stream.read(_BLOCK):
@@ -426,17 +428,18 @@ def _valid_prefix(block: bytes) -> int:
         return error.start
 
 
-def _split_lines(texts: Iterable[str]) -> Iterator[tuple[str, bool]]:
+def _split_lines(texts: Iterable[str], *, bare_returns: bool = True) -> Iterator[tuple[str, bool]]:
     """Split text into (part, whether a line ends with it); a line beyond the limit comes in several parts.
 
-    Newlines are \\n, \\r\\n and \\r, not the others that ``str.splitlines`` splits at.
+    Newlines are \\n, \\r\\n and, with ``bare_returns``, \\r, not the others that ``str.splitlines`` splits at.
     """
     held = ""
     for text in texts:
         held += text
         # \r at the very end may be the first half of \r\n.
         ready, held = (held[:-1], "\r") if held.endswith("\r") else (held, "")
-        *lines, last = ready.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        ready = ready.replace("\r\n", "\n")
+        *lines, last = (ready.replace("\r", "\n") if bare_returns else ready).split("\n")
         for line in lines:
             yield from _cut(line, True)
         held = last + held

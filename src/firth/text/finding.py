@@ -13,8 +13,8 @@ from firth.remote import RemotePath, is_address, place_of
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".text", ".md", ".xml", ".parquet")
 PACKED = (".gz", ".xz", ".bz2", ".zst")
-# What a folder of a model, tokenizer, run or corpus of Firth has: no text to learn from lies in it.
-_MADE = ("firth.json", "tokenizer.json", "recipe.toml", "progress.jsonl", "tokenizer/tokenizer.json")
+# What a folder of a model, tokenizer, corpus, search index or run of Firth has: no text to learn from lies in it.
+_MADE = ("firth.json", "tokenizer.json", "progress.jsonl", "tokenizer/tokenizer.json", "vectors.f32", "recipe.toml")
 # What stands in a decoded name or text for a byte or half a pair that is no character.
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -35,6 +35,8 @@ def find_files(paths: Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES
             if not isinstance(path, RemotePath):
                 _check_regular(path)
             found.setdefault(os.path.realpath(path), path)
+    if not found:
+        raise InputError(f"{paths[0]}: Firth has written this folder; expected text, such as it was made from")
     return list(found.values())
 
 
@@ -60,7 +62,7 @@ def _files_of(given: str, suffixes: tuple[str, ...]) -> list[Path]:
     try:
         if path.is_dir():
             files = _files_in(path, suffixes)
-            if not files:
+            if not files and not _is_made(str(path), own_recipe=True):
                 raise _no_text(path, "no text file in this folder", suffixes)
             return files
         if path.exists():
@@ -80,7 +82,7 @@ def _files_of(given: str, suffixes: tuple[str, ...]) -> list[Path]:
 def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """The text files of a folder, sorted. Each folder is read once, under its own name before that of a link to it.
 
-    What Firth itself has written into folders within it is left out.
+    What Firth itself has written is left out, with a message; a folder with a recipe alone may be the user's.
     """
 
     def fail(error: OSError) -> None:
@@ -94,7 +96,7 @@ def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
                 folders.clear()
                 continue
             seen.add(real)
-            if root != str(folder) and any(os.path.isfile(os.path.join(root, name)) for name in _MADE):
+            if _is_made(root, own_recipe=root == str(folder)):
                 say(f"{root}: not read, since Firth has written it")
                 folders.clear()
                 continue
@@ -102,6 +104,12 @@ def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
             starts += [link for name in folders if os.path.islink(link := os.path.join(root, name))]
             files += [Path(root, name) for name in names if _is_text_name(name, suffixes)]
     return sorted(files)
+
+
+def _is_made(folder: str, *, own_recipe: bool) -> bool:
+    """Whether Firth has written a folder. ``own_recipe``: a recipe tells so only beside a log."""
+    has = {name for name in (*_MADE, "log.jsonl") if os.path.isfile(os.path.join(folder, name))}
+    return bool(has - {"log.jsonl", "recipe.toml"}) or ("recipe.toml" in has and ("log.jsonl" in has or not own_recipe))
 
 
 def _no_text(folder: Path, what: str, suffixes: tuple[str, ...]) -> InputError:

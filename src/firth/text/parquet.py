@@ -28,11 +28,13 @@ def texts_of_parquet(path: Path, moved: Callable[[int], None]) -> Iterator[tuple
             _check(path, file.schema_arrow, pyarrow)
             rows = max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(_ROWS, columns=[COLUMN]):
-                for text in batch.column(0).to_pylist():
+                for value in batch.column(0):
                     number += 1
-                    if text:
+                    moved(size * number // rows - size * (number - 1) // rows)
+                    if text := value.as_py():
                         yield number, text
-                moved(size * batch.num_rows // rows)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: row {number}: not UTF-8; write the column again as UTF-8") from None
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: cannot be read as Parquet: {str(error).splitlines()[0]}") from None
 

@@ -5,9 +5,11 @@ import re
 _CLOSERS = "\"'”’»›」』)]）】》〉"
 _OPENERS = "\"'“‘«‹「『([（【《〈¿¡"
 _FULL_WIDTH = "。！？｡"
+# Of Devanagari, Arabic, Urdu, Armenian and Ethiopic.
+_OTHER_ENDS = "।॥؟۔։።"
 
 # A possible end of a sentence: marks, closing quotes or brackets, then a gap or directly the next character.
-_CANDIDATE = re.compile(rf"([.!?…{_FULL_WIDTH}]++)([{re.escape(_CLOSERS)}]*+)(\s*+)")
+_CANDIDATE = re.compile(rf"([.!?…{_FULL_WIDTH}{_OTHER_ENDS}]++)([{re.escape(_CLOSERS)}]*+)(\s*+)")
 _LOOK_BACK = 64  # characters needed to recognise an abbreviation or number; the bound keeps hostile text linear
 
 

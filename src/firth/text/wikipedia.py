@@ -63,7 +63,9 @@ def articles(stream: _Readable, where: str) -> Iterator[tuple[int, list[str]]]:
                 number += 1
                 yield number, _paragraphs_of_page(element, namespaces)
                 root.clear()
-    except ElementTree.ParseError as error:
+    except InputError:
+        raise
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the latter two for encodings
         raise InputError(f"{where}: not XML, or cut off: {error}") from None
 
 
@@ -109,8 +111,13 @@ def _without_nested(text: str, namespaces: frozenset[str]) -> str:
     # Each level is (opening markup, the parts of text in it so far).
     levels: list[tuple[str, list[str]]] = [("", [])]
     position = 0
-    for match in _PAIRS.finditer(text):
+    while match := _PAIRS.search(text, position):
         mark = match[0]
+        if mark == "|}" and levels[-1][0] != "{|" and text.startswith("}", match.end()):
+            # The bar belongs to the template that ends here.
+            levels[-1][1].append(text[position : match.start() + 1])
+            position = match.start() + 1
+            continue
         opener = {"}}": "{{", "|}": "{|", "]]": "[["}.get(mark)
         levels[-1][1].append(text[position : match.start()])
         position = match.end()

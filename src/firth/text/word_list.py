@@ -14,7 +14,7 @@ def choose_words(counts: Mapping[str, int], size: int) -> list[str]:
     """
     words = sorted((-n, word) for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0)
     if not words:
-        raise TokenizerError("no words to train a vocabulary on; give text with letters in it")
+        raise TokenizerError(f"no words of at most {WORD_LIMIT} characters; give text with words in it")
     pieces = [*WORDS.specials, *(word for _, word in words)]
     if len(pieces) < size:
         largest = len(pieces)

@@ -120,7 +120,7 @@ def train_wordpiece(
     """
     words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
     if not words:
-        raise TokenizerError("no words to train a vocabulary on; give text with letters in it")
+        raise TokenizerError(f"no words of at most {WORD_LIMIT} characters; give text with words in it")
     forms = _forms(words)
     alphabet = choose_alphabet(words, forms, len(SPECIALS), size, alphabet_limit)
     pieces = [*SPECIALS, *alphabet]
