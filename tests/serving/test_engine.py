@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -284,3 +285,17 @@ def test_attention_maps_are_not_interrupted(serve: Serve, monkeypatch: pytest.Mo
         return before, paused
 
     assert serve(work, "masked") == ([], ["masked"])
+
+
+def test_the_time_of_a_batch_counts_once_for_each_request(serve: Serve) -> None:
+    """Not once for each of its rows."""
+
+    async def work(client: Client) -> Any:
+        callers = [Caller("one", 1e12), Caller("two", 1e12)]
+        hosted = client.state.models["masked"]
+        begun = time.monotonic()
+        await asyncio.gather(*(client.state.engine.ask(hosted.embed(["the river"] * 40), one) for one in callers))
+        return [caller.inference_s for caller in callers], time.monotonic() - begun
+
+    spent, elapsed = serve(work, "masked")
+    assert all(0 < one <= elapsed for one in spent)

@@ -14,6 +14,7 @@ from served import Client, Serve
 from firth.serving import learning
 from firth.serving.engine import Caller, Engine
 from firth.serving.learning import MOST_TEXTS, curve, layer_accuracies, wilson_interval
+from firth.serving.refusals import RefusalError
 from firth.text.records import Text
 
 ANIMALS, RIVERS = ("a dog barks", "a cat sleeps", "the horse runs"), ("a cold river", "the deep lake", "a wide sea")
@@ -107,13 +108,23 @@ def test_it_ends_after_its_time(
     points_of: Callable[[threading.Event], Iterator[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "MOST_S", -1.0)
-    assert list(points_of(threading.Event())) == []
+    with pytest.raises(RefusalError, match="stopped after -1 s"):
+        next(points_of(threading.Event()))
 
 
 def events_of(text: str) -> list[Any]:
     lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
+
+
+def test_that_the_time_was_up_is_the_last_event(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(client: Client) -> Any:
+        return [(await client.post(path, {"texts": TEXTS, "labels": LABELS})).text for path in ("/learn", "/probe")]
+
+    monkeypatch.setattr(learning, "MOST_S", 0.0)
+    for text in serve(work, "masked"):
+        assert json.loads(text.removeprefix("data: "))["error"].startswith("stopped after 0 s")
 
 
 def test_points_are_sent_as_events_and_the_next_one_may_ask(serve: Serve) -> None:

@@ -19,6 +19,16 @@ def figures(text: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
+def test_unknown_words_of_an_open_vocabulary_are_counted(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        await client.post("/embed", {"inputs": ["bank of the river", "zzz bank"]})
+        return (await client.get("/metrics")).text
+
+    found = figures(serve(work, "words"))
+    assert found['firth_unknown_tokens_total{model="words"}'] == 3
+    assert found['firth_model_tokens_total{model="words"}'] == 6
+
+
 def test_unknown_words_and_entropy_are_counted_for_each_model(serve: Serve, predictors: dict[str, Any]) -> None:
     texts = ["the river", UNKNOWN]
 

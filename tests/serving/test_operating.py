@@ -420,7 +420,7 @@ def test_a_reload_decides_again_how_many_threads_compute(
 def test_what_the_server_needs_is_asked_for_before_it_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
 ) -> None:
-    for name in ("uvicorn.protocols.http.httptools_impl", "firth.serving.server"):
+    for name in ("uvicorn.protocols.http.httptools_impl", "firth.serving.http1", "firth.serving.server"):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(firth.serving, "server")
     monkeypatch.setitem(sys.modules, package, None)

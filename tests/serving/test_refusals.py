@@ -29,6 +29,33 @@ def _tensor(name: str, text: str) -> dict[str, Any]:
     return {"name": name, "shape": [1], "datatype": "BYTES", "data": [text]}
 
 
+def test_options_that_change_nothing_are_taken_and_others_are_not(serve: Serve) -> None:
+    similar = {"inputs": {"source_sentence": "a", "sentences": ["b"]}}
+    written = {"model": "gpt", "prompt": "the old", "max_tokens": 1}
+    asked = [
+        ("/models/masked/similarity", similar | {"parameters": {}}, 200),
+        ("/models/masked/similarity", similar | {"parameters": {"foo": 1}}, 422),
+        ("/v1/completions", written | {"stop": [], "suffix": "", "stream_options": {"include_usage": False}}, 200),
+        ("/v1/completions", written | {"stop": ["."]}, 422),
+        ("/v1/completions", written | {"stream_options": {"include_usage": True}}, 422),
+    ]
+
+    async def work(client: Client) -> Any:
+        return [(await client.post(path, body)).status_code for path, body, _ in asked]
+
+    assert serve(work, "masked", "gpt") == [status for *_, status in asked]
+
+
+def test_a_slash_at_the_end_leads_nowhere(serve: Serve) -> None:
+    """A redirect would name any host that a client sends."""
+
+    async def work(client: Client) -> Any:
+        return await client.post("/predict/", {"inputs": "x"})
+
+    answer = serve(work, "classify")
+    assert answer.status_code == 404 and "location" not in answer.headers and "POST /predict/" in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [

@@ -80,7 +80,10 @@ def make_app(state: ServerState, access: Access) -> Starlette:
             more["allow"] = ", ".join(sorted({m for route in matching for m in route.methods or ()}))
         return _with_headers(_refused(refusal, request), {**_SECURITY, "x-request-id": _id_of(request), **more})
 
-    return Starlette(routes=routes, exception_handlers={HTTPException: unknown})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: unknown})
+    # A redirect would come before the checks of keys and hosts, and name the host that the client sent.
+    app.router.redirect_slashes = False
+    return app
 
 
 @functools.cache

@@ -170,8 +170,10 @@ class Engine:
         with self._changed:
             if forward.what not in CALLED:
                 self.scheduler.done(batch, seconds)
+            for request in {taken.request for taken in batch.rows} & self._tickets.keys():
+                self._tickets[request].inference_s += seconds
             for taken, output in zip(batch.rows, outputs, strict=True):
-                self._deliver(taken.request, taken.index, output, seconds)
+                self._deliver(taken.request, taken.index, output)
         self.metrics.batch(batch.tokens, len(batch.rows), seconds)
 
     def _let_in(self, batch: SharedBatch, pauses: "_Pauses") -> None:
@@ -187,7 +189,7 @@ class Engine:
             pauses.left_s -= self.scheduler.predicted_s(short)
         pauses.seconds += time.monotonic() - started_s
 
-    def _deliver(self, request: Request, index: int, output: Any, seconds: float) -> None:
+    def _deliver(self, request: Request, index: int, output: Any) -> None:
         ticket = self._tickets.get(request)
         if ticket is None:  # its client left while it was computed
             return
@@ -198,7 +200,6 @@ class Engine:
             return
         ticket.outputs[index] = output
         ticket.missing -= 1
-        ticket.inference_s += seconds
         if not ticket.missing:
             del self._tickets[request]
             ticket.future.set_result(ticket.outputs)

@@ -104,8 +104,7 @@ class Hosted:
         # The two texts of a pair that are read apart are no windows.
         apart = getattr(model.config, "merge", "") == "sum"
         windows = 1 if apart else max((example.windows for example in examples), default=1)
-        unk = loaded.tokenizer.unk_id
-        unknown = sum(int((row.ids == unk).sum()) for example in examples for row in example.rows)
+        unknown = self._unknown(row.ids.tolist() for example in examples for row in example.rows)
         return Prepared(rows, answers, windows, any(example.cut for example in examples), unknown)
 
     def embed(
@@ -179,9 +178,9 @@ class Hosted:
         return rows_of_ids(loaded, ids), cut
 
     def _unknown(self, rows: Iterable[Sequence[int]]) -> int:
-        """How many ids stand for words that the vocabulary lacks."""
-        unk = self.model.loaded.tokenizer.unk_id
-        return sum(list(row).count(unk) for row in rows)
+        """How many ids stand for words that the vocabulary lacks; open words have ids behind it."""
+        tokenizer = self.model.loaded.tokenizer
+        return sum(number == tokenizer.unk_id or number >= tokenizer.size for row in rows for number in row)
 
     def fill_mask(self, texts: Sequence[str], top_k: int) -> Job:
         """The likeliest tokens of each mask of each text."""

@@ -117,11 +117,20 @@ def _check(context: Context, body: LearnBody) -> None:
 
 
 async def _events(state: ServerState, points: Iterator[dict[str, Any]]) -> AsyncGenerator[bytes]:
-    """Server-sent events: a point each, then [DONE]."""
+    """Server-sent events: a point each, then [DONE]; an error in the middle is the last event."""
     loop = asyncio.get_running_loop()
-    while (point := await loop.run_in_executor(state.engine.learners, next, points, None)) is not None:
-        yield b"data: " + orjson.dumps(point) + b"\n\n"
-    yield b"data: [DONE]\n\n"
+    try:
+        while (point := await loop.run_in_executor(state.engine.learners, next, points, None)) is not None:
+            yield b"data: " + orjson.dumps(point) + b"\n\n"
+        yield b"data: [DONE]\n\n"
+    except RefusalError as error:
+        yield b"data: " + orjson.dumps(error.body("tei")) + b"\n\n"
+
+
+def _check_time(ends_s: float) -> None:
+    """RefusalError when the time of an answer is up."""
+    if time.monotonic() > ends_s:
+        raise RefusalError(503, "late", f"stopped after {MOST_S:g} s: ask with fewer texts, or when less is asked")
 
 
 def curve(
@@ -130,7 +139,8 @@ def curve(
     """Points of the curve: ``examples`` to learn from, and the share of held-out texts that each way gets right.
 
     ``encoder``: logistic regression on the vectors; ``tfidf``: the same on TF-IDF; ``majority``: the most frequent
-    label. Means over splits with as many of each label as there are. Ends early after ``MOST_S`` seconds.
+    label. Means over splits with as many of each label as there are. RefusalError after ``MOST_S``
+    seconds; it ends when the client has ``left``.
     """
     ends_s = time.monotonic() + MOST_S
     labels = tuple(sorted({str(record.label) for record in records}))
@@ -144,8 +154,9 @@ def curve(
     for n in dict.fromkeys(sizes):
         right: dict[str, list[float]] = {"encoder": [], "tfidf": [], "majority": []}
         for order in orders:
-            if left.is_set() or time.monotonic() > ends_s:
+            if left.is_set():
                 return
+            _check_time(ends_s)
             for way, share in _split(scaled, records, labels, order[held:][:n], order[:held]).items():
                 right[way].append(share)
         yield {"examples": n, "held_out": held, **{way: float(np.mean(shares)) for way, shares in right.items()}}
@@ -159,7 +170,8 @@ def layer_accuracies(
     Cross-validation: the logistic regression predicts each text once, from the vectors of other texts. A layer's point
     has ``layer``, ``accuracy``, its ``interval`` and ``majority``, the share of the most frequent label; the last point
     has ``best`` and ``best_interval``, layers both. Intervals are of 95 %: Wilson's of accuracies, and a bootstrap over
-    the texts for the best layer. Ends early, without the last point, after ``MOST_S`` seconds.
+    the texts for the best layer. RefusalError after ``MOST_S`` seconds; without the last point it ends
+    when the client has ``left``.
     """
     from firth.finetuning.layer_probes import resampled_accuracies
 
@@ -173,8 +185,9 @@ def layer_accuracies(
     for number, vectors in enumerate(layers):
         scaled = _scaled(vectors)
         for ask in folds:
-            if left.is_set() or time.monotonic() > ends_s:
+            if left.is_set():
                 return
+            _check_time(ends_s)
             fit = np.setdiff1d(np.arange(len(records)), ask).tolist()
             correct[number, ask] = _predict_vectors(scaled, records, labels, fit, ask.tolist()) == gold[ask]
         yield {

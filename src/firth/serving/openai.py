@@ -55,6 +55,7 @@ class CompletionsBody:
     presence_penalty: float | None = None
     suffix: str | None = None
     user: str | None = None
+    stream_options: dict[str, Any] | None = None
 
 
 async def embeddings(context: Context, body: EmbeddingsBody) -> Any:
@@ -80,8 +81,10 @@ async def embeddings(context: Context, body: EmbeddingsBody) -> Any:
 
 async def completions(context: Context, body: CompletionsBody) -> Any:
     hosted = context.hosted("generate", body.model)
-    for name in ("stop", "suffix", "logprobs"):
-        refuse_other(name, getattr(body, name), None)
+    refuse_other("stop", body.stop, None, [])
+    refuse_other("suffix", body.suffix, None, "")
+    refuse_other("logprobs", body.logprobs, None)
+    refuse_other("stream_options", body.stream_options, None, {}, {"include_usage": False})
     for name in ("frequency_penalty", "presence_penalty"):
         refuse_other(name, getattr(body, name), None, 0)
     refuse_other("best_of", body.best_of, None, 1, body.n)

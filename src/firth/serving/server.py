@@ -21,7 +21,6 @@ from types import FrameType
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from firth.errors import ConfigError, FirthError
 from firth.inference.precision import Precision
@@ -33,6 +32,7 @@ from firth.serving.asking import ServerState
 from firth.serving.config import Limits
 from firth.serving.engine import Engine
 from firth.serving.hosted import load_hosted
+from firth.serving.http1 import Http1Protocol
 from firth.serving.metrics import Metrics
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -177,7 +177,9 @@ def start_http(
         raise _cannot_listen(bound.getsockname()[0], bound.getsockname()[1], error) from None
     config = uvicorn.Config(
         app,
-        http=HttpToolsProtocol,
+        http=Http1Protocol,
+        # The address of a client is that of its connection: any client can write X-Forwarded-For.
+        proxy_headers=False,
         lifespan="off",
         ws="none",
         log_config=None,

@@ -187,6 +187,7 @@ def _relevance(answer: Any) -> float:
 
 async def similarity(context: Context, body: SimilarityBody) -> Any:
     hosted = context.hosted("embed")
+    refuse_other("parameters", body.parameters, None, {})
     texts = context.texts([body.inputs.source_sentence], "source_sentence")
     texts += context.texts(body.inputs.sentences, "sentences")
     vectors = np.stack(await context.ask(hosted.embed(texts, unit=True)))

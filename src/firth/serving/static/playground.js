@@ -44,8 +44,10 @@ async function listen(path, body, heard) {
     if (done) return;
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
-    for (const part of parts) if (part !== "data: [DONE]") events.push(JSON.parse(part.slice("data: ".length)));
+    const found = parts.filter((part) => part !== "data: [DONE]").map((part) => JSON.parse(part.slice("data: ".length)));
+    events.push(...found.filter((event) => !event.error));
     heard(events);
+    for (const { error } of found) if (error) throw new Error(error);
   }
 }
 
@@ -142,7 +144,9 @@ function panel(about, given_examples, { name, fields: fields_of, path, body, sho
       if (!found.hasChildNodes()) found.replaceChildren(make("p", {}, say("none")));
       show_curl();
     } catch (error) {
-      found.replaceChildren(make("p", { class: "wrong" }, error.message || say("failed")));
+      const wrong = make("p", { class: "wrong" }, error.message || say("failed"));
+      if (parts) found.append(wrong);
+      else found.replaceChildren(wrong);
     }
     button.textContent = say("run");
     found.setAttribute("aria-busy", "false");

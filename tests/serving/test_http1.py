@@ -1,0 +1,57 @@
+"""What clients send on the wire before a request reaches the application."""
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from firth.serving.server import listen, start_http
+
+BODY = b"a body\r\nUpgrade: of text\r\n\r\nupgrade: too"
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[str, int]]:
+    """A server that tells what it was sent, and by whom."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        told = json.dumps({"body": body.decode(), "client": scope["client"][0]}).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(told))]})
+        await send({"type": "http.response.body", "body": told})
+
+    with listen("127.0.0.1", 0) as bound:
+        server, thread, _ = start_http(app, bound)
+        try:
+            yield bound.getsockname()[:2]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def told(connection: socket.socket, *headers: bytes) -> Any:
+    lines = [b"POST / HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(BODY), *headers, b"", b""]
+    connection.sendall(b"\r\n".join(lines) + BODY[:9])
+    connection.sendall(BODY[9:])
+    found = b""
+    while not found.endswith(b"}"):
+        found += connection.recv(4096)
+    return json.loads(found.partition(b"\r\n\r\n")[2])
+
+
+@pytest.mark.parametrize("offered", [b"h2c", b"websocket"])
+def test_an_offer_to_speak_another_protocol_is_ignored(address: tuple[str, int], offered: bytes) -> None:
+    headers = b"Connection: Upgrade, HTTP2-Settings", b"HTTP2-Settings: AAMAAABk", b"upGrade: " + offered
+    with socket.create_connection(address, timeout=60) as connection:
+        for _ in range(2):  # the connection goes on
+            assert told(connection, *headers)["body"] == BODY.decode()
+
+
+def test_a_client_is_who_has_the_connection(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=60) as connection:
+        assert told(connection, b"X-Forwarded-For: 10.0.0.7")["client"] == "127.0.0.1"
