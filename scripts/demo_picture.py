@@ -44,8 +44,8 @@ def main(demo: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("test accuracy, %")
     lines = {line.get_label(): line for axes in figure.axes for line in axes.get_legend_handles_labels()[0]}
-    labels, place = [str(label) for label in lines], "outside lower center"
-    figure.legend([*lines.values()], labels, loc=place, ncols=len(lines), frameon=False, fontsize=9)
+    labels = [str(label) for label in lines]
+    figure.legend([*lines.values()], labels, loc="outside lower center", ncols=len(lines), frameon=False, fontsize=9)
     out = Path("docs/images")
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "demo.png", dpi=120, facecolor="white")
