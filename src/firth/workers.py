@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
 
@@ -45,13 +45,11 @@ def submit(pool: ProcessPoolExecutor, function: Callable[P, R], *args: P.args, *
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def stop_pools(pools: Sequence[ProcessPoolExecutor]) -> None:
-    """Ask the processes to save and end, and wait until they have."""
-    for pool in pools:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-    for pool in pools:
-        pool.shutdown(cancel_futures=True)
+def kill_pool(pool: ProcessPoolExecutor) -> None:
+    """End the processes at once: asked to end, one would still do the work that it has been given already."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+    pool.shutdown(cancel_futures=True)
 
 
 def _start(start: Callable[..., None], arguments: tuple[object, ...]) -> None:

@@ -58,6 +58,7 @@ def test_ctrl_c_keeps_scores_and_leaves_no_process(tiny_trials: Trials) -> None:
     with pytest.raises(KeyboardInterrupt):
         tiny_trials.run(WAYS, interrupt)
     assert len(tiny_trials.scores()) == 1 and not multiprocessing.active_children()
+    assert not list(tiny_trials.out.glob(".*"))
 
 
 @pytest.mark.usefixtures("two_processors")

@@ -30,7 +30,7 @@ from firth.progress import format_duration, part_of, silent
 from firth.tasks.predictions import Labelled
 from firth.tasks.scoring import score_labels
 from firth.text.records import Text
-from firth.workers import cpu_count, make_pool, stop_pools, submit
+from firth.workers import cpu_count, kill_pool, make_pool, submit
 
 # Test texts of each class.
 _TESTED = {"docstrings": 50, "reviews": 150}
@@ -122,7 +122,8 @@ class Trials:
                 "it one process"
             ) from None
         finally:
-            stop_pools([pool])
+            kill_pool(pool)
+            self._clear_up()
 
     def _clear_up(self) -> None:
         """Remove what a kill left half done: the folder of a fine-tuning, the last line of the scores."""

@@ -27,7 +27,7 @@ from firth.errors import ConfigError, FirthError, TrainingError
 from firth.files import append_to, lock, write_json
 from firth.option_names import with_old_names
 from firth.progress import format_duration
-from firth.workers import cpu_count, make_pool, stop_pools, submit
+from firth.workers import cpu_count, make_pool, submit
 
 DONE, LOG = "cell.json", "cell.log"
 FACTS = "study.json"
@@ -242,7 +242,7 @@ class _Processes:
         return found
 
     def stop(self) -> None:
-        stop_pools(self._pools)
+        _stop(self._pools)
 
 
 class _Tasks:
@@ -289,6 +289,15 @@ def _killed(folder: Path, why: str = "its process was killed: was there enough m
     with io.TextIOWrapper(append_to(folder / LOG), "utf-8", write_through=True) as log:
         print(problem, file=log)
     return problem
+
+
+def _stop(pools: Sequence[ProcessPoolExecutor]) -> None:
+    """Ask the workers to save and end."""
+    for pool in pools:
+        for process in list(pool._processes.values()):
+            process.terminate()
+    for pool in pools:
+        pool.shutdown(cancel_futures=True)
 
 
 def _begin() -> None:
