@@ -820,6 +820,8 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     epochs = {n: of(n_train=n)["train"]["epochs"] for n in (100, 1000, 5000, 25_000, 50_000)}
     assert epochs == {100: 112, 1000: 12, 5000: 6, 25_000: 4, 50_000: 3}
     # Of few examples the weights of three seeds are averaged, unless something else is said.
+    kinds = [of(n_train=n)["optim"].get("kind", "bert_adam") for n in (499, 500)]
+    assert kinds == ["adamw", "bert_adam"] and of(n_train=9, optim={"kind": "muon"})["optim"]["kind"] == "muon"
     averaged = of(n_train=1000)["train"]
     assert averaged["seeds"] == 3 and averaged["average_seeds"] and "seeds" not in mini["train"]
     for one in (

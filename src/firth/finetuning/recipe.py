@@ -258,7 +258,7 @@ def with_defaults(
     epochs, updates = _EPOCHS, float(FEWEST_UPDATES)
     small = small_settings(kind, said["head"], n_layers) if is_small(width, has_summary) else None
     if small is not None:
-        usual, epochs, updates = laid_over(usual, small.tables), small.epochs, small.updates_of(n_train)
+        usual, epochs, updates = laid_over(usual, small.tables_of(n_train)), small.epochs, small.updates_of(n_train)
     if said["adapt"].get("frozen_groups") == -1:
         known.discard("auxiliary_lm")  # it would train nothing
         own.pop("adapt", None)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from firth.recipes import laid_over
+
 _WIDTH = 512
 # Kinds that read a text as one vector, and not one vector for each of several answers.
 _TEXTS = ("classify", "multilabel", "regress")
@@ -17,17 +19,23 @@ SMALL_TAGGER_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class SmallSettings:
-    """``tables``: of a recipe. ``epochs`` over many examples; of fewer, as many as make the updates.
+    """``tables``: of a recipe; ``few``: laid over them where examples are few.
 
+    ``epochs`` over many examples; of fewer, as many as make the updates.
     ``updates``: at least, of up to 1,000 examples; of n examples ``growth(n)`` times as many, if they ``grow``.
     ``averaged``: of few examples, the number of seeds whose weights are averaged.
     """
 
     tables: Mapping[str, Mapping[str, Any]]
+    few: Mapping[str, Mapping[str, Any]]
     epochs: float
     updates: int
     grow: bool = False
     averaged: int = 1
+
+    def tables_of(self, n_train: int) -> Mapping[str, Mapping[str, Any]]:
+        """The tables for so many examples."""
+        return laid_over(self.tables, self.few) if n_train < _FEW else self.tables
 
     def updates_of(self, n_train: int) -> float:
         """The updates that so many examples are to have at least."""
@@ -40,11 +48,15 @@ _TAGGER = SmallSettings(
         "adapt": {"dropout": 0.1},
         "optim": {"kind": "adamw", "learning_rate": 4 / 3 * 1e-4},
     },
+    few={},
     epochs=5.0,
     updates=200,
 )
 _TEXT_NETWORK: Mapping[str, Any] = {"pool": "mean", "mix": "concat", "dropout": 0.3}
 _TEXT_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.2}, "optim": {"learning_rate": 1e-4}}
+# Of few examples every update is one of the first, which are several times larger without bias correction.
+_FEW_TABLES: Mapping[str, Mapping[str, Any]] = {"optim": {"kind": "adamw"}}
+_FEW = 500
 
 
 def growth(n_train: int) -> float:
@@ -72,7 +84,8 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSe
         del read["mix"]
     else:
         read["layers"] = list(range(n_layers + 1))
-    return SmallSettings({**_TEXT_TABLES, "head": {"network": read}}, epochs=3.0, updates=350, grow=True, averaged=3)
+    tables = {**_TEXT_TABLES, "head": {"network": read}}
+    return SmallSettings(tables, few=_FEW_TABLES, epochs=3.0, updates=350, grow=True, averaged=3)
 
 
 def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:
