@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def demo(*, out: Path = Path("demo"), seed: int = 12345) -> None:
-    """Run the end-to-end pipeline on Python's own documentation, in five to ten minutes.
+    """Run the end-to-end pipeline on Python's own documentation, in about ten minutes.
 
     Fine-tunes the shipped models with few labels beside baselines; then trains a tokenizer, pre-trains a small
     BERT, fine-tunes it as well, predicts masked tokens and finds nearest sentences. Writes a report. After

@@ -104,8 +104,8 @@ class _Demo:
         self.machine: Machine = find_machine(settings.precision)
         self.seconds: dict[str, float] = {}
         tell(
-            f"reading the documentation of this Python; {self.machine.path}; all in all about five minutes on two "
-            "cores with bfloat16 units, ten without. Ctrl-C at any time: the same command goes on"
+            f"reading the documentation of this Python; {self.machine.path}; all in all about eleven minutes on "
+            "two cores, less with bfloat16 units. Ctrl-C at any time: the same command goes on"
         )
         started_at_s = time.monotonic()
         self.docs = read_python_docs() if docs is None else docs
