@@ -36,7 +36,7 @@ from firth.demo.settings import (
     DemoSettings,
     Score,
 )
-from firth.demo.trials import Trial, Trials
+from firth.demo.trials import TUNING, Trial, Trials
 from firth.errors import ConfigError
 from firth.files import write_folder, write_json, write_text
 from firth.inference.model import load_model
@@ -244,7 +244,7 @@ class _Demo:
         Keeps one classifier: the pre-trained one of the first sample with the most labels.
         """
         self.trials.run([(DOCSTRINGS, start) for start in (TFIDF, PRETRAINED, FRESH)], self.tell)
-        with tempfile.TemporaryDirectory(dir=self.out, prefix=".tuning-") as folder:
+        with tempfile.TemporaryDirectory(dir=self.out, prefix=TUNING) as folder:
             kept = Trial(DOCSTRINGS, PRETRAINED, self.settings.per_class[-1], 0)
             self.trials.tune(kept, Path(folder), silent)
             model = Path(folder) / "model"

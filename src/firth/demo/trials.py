@@ -16,7 +16,7 @@ import torch
 from firth.baseline.fit import fit_tfidf
 from firth.config import from_dict
 from firth.demo.python_docs import LabelledSplit, split_labelled
-from firth.demo.settings import FRESH, REVIEWS, SHIPPED, SHIPPED_START, TFIDF, DemoSettings, Score
+from firth.demo.settings import DOCSTRINGS, FRESH, REVIEWS, SHIPPED, SHIPPED_START, TFIDF, DemoSettings, Score
 from firth.errors import FirthError
 from firth.files import append_to, write_text
 from firth.finetuning.base import Base, base_of
@@ -33,10 +33,11 @@ from firth.text.records import Text
 from firth.workers import cpu_count, kill_pool, make_pool, submit
 
 # Test texts of each class.
-_TESTED = {"docstrings": 50, "reviews": 150}
+_TESTED = {DOCSTRINGS: 50, REVIEWS: 150}
 # A process takes about 0.7 GB.
 _MOST_WORKERS = 8
-_TUNING = ".tuning-"
+# How the folder of a fine-tuning is called, until it has been scored.
+TUNING = ".tuning-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class Trials:
 
     def _clear_up(self) -> None:
         """Remove what a kill left half done: the folder of a fine-tuning, the last line of the scores."""
-        for folder in self.out.glob(f"{_TUNING}*"):
+        for folder in self.out.glob(f"{TUNING}*"):
             shutil.rmtree(folder)
         lines = self._file.read_text("utf-8").splitlines(keepends=True) if self._file.is_file() else []
         write_text(self._file, "".join(line for line in lines if line.endswith("}\n")))
@@ -146,7 +147,7 @@ class Trials:
             )
             answers = [answer for answer in found.model.answers(split.test) if isinstance(answer, Labelled)]
         else:
-            with tempfile.TemporaryDirectory(dir=self.out, prefix=_TUNING) as folder:
+            with tempfile.TemporaryDirectory(dir=self.out, prefix=TUNING) as folder:
                 self.tune(trial, Path(folder), tell)
                 answers, _ = answer_records(read_model(Path(folder) / "model"), split.test)
         truth = np.array([labels.index(str(text.label)) for text in split.test], np.int64)
