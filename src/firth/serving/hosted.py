@@ -179,8 +179,8 @@ class Hosted:
 
     def _unknown(self, rows: Iterable[Sequence[int]]) -> int:
         """How many ids stand for words that the vocabulary lacks; open words have ids behind it."""
-        tokenizer = self.model.loaded.tokenizer
-        return sum(number == tokenizer.unk_id or number >= tokenizer.size for row in rows for number in row)
+        unk, size = self.model.loaded.tokenizer.unk_id, self.model.loaded.tokenizer.size
+        return sum(number == unk or number >= size for row in rows for number in row)
 
     def fill_mask(self, texts: Sequence[str], top_k: int) -> Job:
         """The likeliest tokens of each mask of each text."""
