@@ -138,8 +138,8 @@ def demo_section() -> str:
         "```\nmake demo; .venv/bin/python scripts/demo_picture.py demo\n```\n",
         "Which part of the standard library does a docstring come from, and is a Korean film review positive? Test "
         "accuracy by number of labels per class, mean ± standard deviation over "
-        f"{facts['settings']['settings']['draws']} samples of the labels ({facts['settings']['numbers']}; "
-        f"{sum(facts['seconds'].values()) / 60:.0f} minutes in all on two CPU cores).\n",
+        f"{facts['settings']['settings']['draws']} samples of the labels. "
+        f"{sum(facts['seconds'].values()) / 60:.0f} minutes in all on {facts['machine']}, commit {facts['commit']}.\n",
         f"| task | start | {' | '.join(sizes)} |",
         f"|---|---|{'---|' * len(sizes)}",
         *rows,

@@ -88,8 +88,10 @@ def test_what_is_no_text_is_refused(tmp_path: Path, tiny_word_corpus: Path) -> N
         ConfigError, match="BERT, which masks WordPiece tokens; this corpus has a vocabulary of kind words"
     ):
         make_plan([tiny_word_corpus], 10.0)
-    with pytest.raises(ConfigError, match="--minutes=0: expected more than 0"):
+    with pytest.raises(ConfigError, match="--minutes=0: expected a number above 0"):
         make_plan([tiny_word_corpus], 0.0)
+    with pytest.raises(ConfigError, match="--minutes=inf: expected a number above 0"):
+        make_plan([tiny_word_corpus], float("inf"))
 
 
 @pytest.mark.parametrize(

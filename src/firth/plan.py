@@ -1,6 +1,7 @@
 """``firth plan``: what to pre-train on a text in the time there is, with the reasons."""
 
 import dataclasses
+import math
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -91,8 +92,8 @@ def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str
     The speed of each size is measured on random text, narrow sizes first, until one is too wide for the time.
     InputError or ConfigError for a text that is not there.
     """
-    if not minutes > 0:
-        raise ConfigError(f"--minutes={minutes:g}: expected more than 0")
+    if not 0 < minutes < math.inf:
+        raise ConfigError(f"--minutes={minutes:g}: expected a number above 0")
     corpus = _corpus(sources)
     tokens, counted = (_tokens_of(corpus), True) if corpus else (_estimated_tokens(sources), False)
     vocabulary = corpus.tokenizer.size if corpus else suggested_vocabulary(tokens)

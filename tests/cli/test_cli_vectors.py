@@ -36,11 +36,12 @@ def test_nearest(firth, model: Path) -> None:
 
 
 def test_unknown_words_of_stdin_do_not_end_the_run(firth, model: Path) -> None:
-    result = firth("vectors", "nearest", model, "--json", stdin=b"oslo\nparis\n\ncairo\n")
+    result = firth("vectors", "nearest", model, "--json", stdin=b"oslo\n\nparis\ncairo\n")
     assert [json.loads(line)["word"] for line in result.out.splitlines()] == ["oslo", "cairo"]
     assert result.code == 1
-    assert "stdin, line 2: 'paris' is not among the 4 words of the model\nstdin, line 3: '' is not" in result.err
-    assert result.complaint == "2 of 4 words without a vector"
+    assert "stdin, line 3: 'paris' is not among the 4 words of the model" in result.err
+    assert "stdin: 1 blank line left out" in result.err
+    assert result.complaint == "1 of 3 words without a vector"
     result = firth("vectors", "nearest", model, "paris", "oslo", "--json")
     assert [json.loads(line)["word"] for line in result.out.splitlines()] == ["oslo"]
     assert (result.code, result.complaint) == (1, "1 of 2 words without a vector")

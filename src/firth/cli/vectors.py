@@ -12,8 +12,8 @@ from firth.cli.shared import (
     Texts,
     check_text,
     counted,
-    lines_from,
     load_and_say,
+    numbered_lines,
     on_interrupt,
     print_json,
     print_next,
@@ -278,7 +278,7 @@ def nearest(
         )
     table = open_table(model)
     n_words = n_unknown = 0
-    for word in words or lines_from(None):
+    for number, word in enumerate(words, start=1) if words else numbered_lines(None):
         n_words += 1
         try:
             found = table.nearest(word, top_k)
@@ -286,7 +286,7 @@ def nearest(
             if len(words) == 1:
                 raise
             n_unknown += 1
-            say(str(error) if words else f"stdin, line {n_words}: {error}")
+            say(str(error) if words else f"stdin, line {number}: {error}")
         else:
             _print_nearest(word, found, as_json)
     if not n_words:
