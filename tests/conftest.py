@@ -13,6 +13,8 @@ from hypothesis import settings
 # A deadline of 200 ms an example is an assertion on time, which a busy machine breaks.
 settings.register_profile("firth", deadline=None)
 settings.load_profile("firth")
+# No test survives a power cut, and each of ten thousands of waits for the disk takes milliseconds.
+os.fsync = lambda file: None  # type: ignore[assignment]
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves send nothing either
 
 
