@@ -186,8 +186,8 @@ def prepare(
     )
     if report.unknown >= MUCH_UNKNOWN * report.tokens:
         print(
-            f"  warning: {report.unknown / report.tokens:.1%} of the tokens are unknown to {tokenizer}: a vocabulary "
-            "of this text (firth vocab) would know them"
+            f"  warning: {report.unknown / report.tokens:.1%} of the tokens are unknown to {tokenizer}: a larger "
+            "vocabulary of this text (firth vocab --size) would know more"
         )
     print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     if report.skipped_pairs:
