@@ -113,4 +113,8 @@ def test_next_sentence(firth, tiny_run: Path, tmp_path: Path) -> None:
     assert one.out.startswith(f"{read[0]['follows']:7.2%}")
     assert "stdin:2: 1 fields: expected two texts" in firth("next-sentence", tiny_run, stdin=b"\nalone\n").complaint
     assert "takes two texts" in firth("next-sentence", tiny_run, "alone").complaint
+    # What is before a bad line is answered.
+    part = firth("next-sentence", tiny_run, stdin=b"The queen.\tThe river.\nThe queen.\t\nThe river.\tThe queen.\n")
+    assert len(part.out.splitlines()) == 1
+    assert part.complaint.startswith("stdin:2: '' has no tokens")
     assert "stdin: no pairs" in firth("next-sentence", tiny_run, stdin=b"").complaint

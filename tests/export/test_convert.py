@@ -14,8 +14,9 @@ from firth.export.convert import convert
 from firth.folder import PRETRAINING, Loaded, read_model, write_model
 from firth.formats import reading, writing
 from firth.formats.table import find_format, open_model
+from firth.inference.model import load_model
 from firth.systems import SYSTEMS
-from firth.tasks.config import ClassifyConfig, EmbeddingConfig, TagConfig
+from firth.tasks.config import ClassifyConfig, EmbeddingConfig, TagConfig, WindowConfig
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import load_tensors
 
@@ -81,6 +82,36 @@ def test_a_new_vocabulary_in_googles_layout_is_told_apart(tmp_path: Path) -> Non
     notes = [value for name, value in convert(ours(tmp_path / "m"), tmp_path / "g", "google").facts if name == "note"]
     assert any("cuts rare characters, and lower-cased Hangul" in note for note in notes)
     assert any("tanh" in note for note in notes)
+
+
+def test_what_was_never_trained_is_not_passed_on(tmp_path: Path) -> None:
+    """Other files have no place to say that a part is at random: read again, it is refused as before."""
+    source = publish(tmp_path / "bare", encoder_alone(masked()), architecture="BertModel")
+    convert(source, tmp_path / "m")
+    done = convert(tmp_path / "m", tmp_path / "hf", "hf")
+    assert ("left out", "the masked-LM head, which was never trained") in done.facts
+    assert ("new", "the masked-LM head: never trained, at random") in done.facts
+    assert not [name for name in load_tensors(tmp_path / "hf" / "model.safetensors") if name.startswith("cls.")]
+    assert open_model(tmp_path / "hf").untrained == read_model(tmp_path / "m").untrained == ("mlm",)
+    # Masked language modelling alone teaches no summary of a text.
+    (tmp_path / "small").mkdir()
+    tokenizer = Tokenizer.from_vocab(PIECES, lowercase=False)
+    provenance = {"recipe": {"objective.next_sentence": False}}
+    objective = masked(next_sentence=False)
+    write_model(tmp_path / "small", "bert", PRETRAINING, objective, tokenizer, provenance)
+    convert(tmp_path / "small", tmp_path / "small_hf", "hf")
+    assert open_model(tmp_path / "small_hf").untrained == ("encoder.pooler",)
+
+
+def test_a_shortened_model_predicts(tmp_path: Path) -> None:
+    """A fine-tuned model keeps its length of windows, which may be more than it reads now."""
+    options = ClassifyConfig(labels=("a", "b"), windows=WindowConfig(length=32))
+    objective = fine_tuned("classify", options)
+    convert(ours(tmp_path / "m", "classify", objective), tmp_path / "short", max_positions=16)
+    assert read_model(tmp_path / "short").objective.config.windows.length == 16
+    load_model(tmp_path / "short").predict("the king")
+    with pytest.raises(ConfigError, match="max_positions=4: a model for classify reads at least 11"):
+        convert(tmp_path / "m", tmp_path / "shorter", max_positions=4)
 
 
 def test_sentence_transformers_files_beside_a_model_folder(tmp_path: Path) -> None:

@@ -137,4 +137,8 @@ def test_what_cannot_be_probed(treebank: Path, tmp_path: Path) -> None:
         probe_layers(
             [("bert", tiny_language_model("bert"))] * 2, [("ud-pos", treebank)], tmp_path / "o", LayerProbing()
         )
+    with pytest.raises(ConfigError, match=rf"--tags ud-pos \({treebank.name}\) is given twice"):
+        probe_layers(
+            [("bert", tiny_language_model("bert"))], [("ud-pos", treebank)] * 2, tmp_path / "o", LayerProbing()
+        )
     assert not (tmp_path / "o").exists()

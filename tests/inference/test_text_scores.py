@@ -100,3 +100,12 @@ def test_the_mean_is_over_paradigms_not_over_pairs() -> None:
     assert found["all"] == {"accuracy": 0.5, "pairs": 4.0}
     assert found["field"] == {"syntax": 0.5}
     assert found["paradigm"] == {"one": 1.0, "two": 0.0}
+    # One name in two fields, and none.
+    found = pair_accuracies(
+        [
+            (MinimalPair("a", "b", field="x", paradigm="one"), True),
+            (MinimalPair("a", "b", field="y", paradigm="one"), False),
+            (MinimalPair("a", "b", field="z"), True),
+        ]
+    )
+    assert found["paradigm"] == {"x/one": 1.0, "y/one": 0.0, "z": 1.0}

@@ -12,7 +12,7 @@ from firth.folder import PRETRAINING, read_model, write_model
 from firth.pretraining.average import average
 from firth.pretraining.run import pretrain, resolve
 from firth.tasks.classify import Classifier
-from firth.tasks.config import ClassifyConfig
+from firth.tasks.config import ClassifyConfig, EmbeddingConfig
 from firth.training.checkpoint import list_checkpoints
 
 RECIPE = {
@@ -100,6 +100,14 @@ def test_what_is_not_of_one_kind_is_refused(run: Path, tiny_run: Path, tmp_path:
     write_model(tmp_path / "smooth", "transformer", PRETRAINING, loaded.objective, loaded.tokenizer, {})
     with pytest.raises(CheckpointError, match=r"smooth differs from .*step-4 in the option label_smoothing"):
         average([model, tmp_path / "smooth"], tmp_path / "mean")
+    (tmp_path / "pooled").mkdir()
+    loaded = read_model(model)
+    pooled = EmbeddingConfig(pool="first")
+    write_model(
+        tmp_path / "pooled", "transformer", PRETRAINING, loaded.objective, loaded.tokenizer, {}, embedding=pooled
+    )
+    with pytest.raises(CheckpointError, match=r"pooled differs from .*step-4 in pooling"):
+        average([model, tmp_path / "pooled"], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
 

@@ -118,6 +118,17 @@ def test_tokenizer_json_alone_says_all(tmp_path: Path) -> None:
     assert found.fingerprint == Tokenizer.load(path).fingerprint
 
 
+@pytest.mark.parametrize("name", ["added_tokens.json", "tokenizer_config.json"])
+def test_tokens_that_the_vocabulary_lacks_are_not_lost(name: str, tmp_path: Path) -> None:
+    pieces = [*SPECIALS, "the", "cat"]
+    about = {"added_tokens_decoder": {str(len(pieces)): {"content": "[ent]"}, "0": {"content": "[PAD]"}}}
+    path = folder(tmp_path, pieces, about if name.startswith("tok") else {})
+    if name.startswith("added"):
+        (path / name).write_text(json.dumps({"[ent]": len(pieces)}))
+    with pytest.raises(TokenizerError, match=rf"{name} has tokens that vocab.txt lacks \(number {len(pieces)}"):
+        read_published(path, lowercase=True)
+
+
 def test_our_own_folder_is_read_as_it_is(tmp_path: Path) -> None:
     made = Tokenizer.from_vocab(LOWER, lowercase=True)
     made.save(tmp_path)

@@ -13,12 +13,12 @@ from firth.cli.shared import (
     Flag,
     JsonFlag,
     check_texts,
-    filled_lines,
     load_and_say,
     print_json,
     print_table,
+    until_bad,
 )
-from firth.errors import ConfigError, InputError, UsageError
+from firth.errors import ConfigError, FirthError, InputError, UsageError
 from firth.inference.precision import Precision
 
 
@@ -82,13 +82,14 @@ def generate(
             raise UsageError("--next lists probabilities and generates nothing: leave out the options of the search")
         _print_next_tokens(model, prompts, next_tokens, precision, as_json)
         return
-    from firth.inference.generation import AT_ONCE, Writing
+    from firth.inference.generation import AT_ONCE, Writing, check_prompt
 
     writing = Writing(**options)
     loaded = load_and_say(model, precision)
     # A person who types lines wants each answered at once.
     at_once = 1 if not prompts and sys.stdin.isatty() else AT_ONCE
-    source = prompts or filled_lines()
+    bad: list[FirthError] = []
+    source = prompts or until_bad(lambda line: check_prompt(loaded.loaded, line, writing.max_new_tokens), bad)
     n_texts = 0
     for found in loaded.generate_stream(source, writing, at_once):
         n_texts += 1
@@ -96,14 +97,19 @@ def generate(
             print_json(asdict(found))
         else:
             print(found.whole, flush=True)
+    if bad:
+        raise bad[0]
     if not n_texts:
         raise InputError("no text: give one behind the model, or lines on stdin")
 
 
 def _print_next_tokens(model: Path, prompts: tuple[str, ...], top_k: int, precision: Precision, as_json: bool) -> None:
     loaded = load_and_say(model, precision)
+    from firth.inference.generation import check_prompt
+
+    bad: list[FirthError] = []
     n_texts = 0
-    for prompt in prompts or filled_lines():
+    for prompt in prompts or until_bad(lambda line: check_prompt(loaded.loaded, line, 0), bad):
         n_texts += 1
         found = loaded.next_tokens(prompt, top_k)
         if as_json:
@@ -111,6 +117,8 @@ def _print_next_tokens(model: Path, prompts: tuple[str, ...], top_k: int, precis
             continue
         print(prompt)
         print_table([(candidate.token, f"{candidate.probability:7.2%}") for candidate in found])
+    if bad:
+        raise bad[0]
     if not n_texts:
         raise InputError("no text: give one behind the model, or lines on stdin")
 

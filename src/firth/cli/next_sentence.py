@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from firth.cli.shared import InputFile, JsonFlag, check_texts, load_and_say, numbered_lines, print_json
-from firth.errors import InputError, UsageError
+from firth.errors import FirthError, InputError, LengthError, UsageError
 from firth.inference.precision import Precision
+
+if TYPE_CHECKING:
+    from firth.folder import Loaded
 
 
 def next_sentence(
@@ -44,9 +47,10 @@ def next_sentence(
     loaded = load_and_say(model, precision)
     next_sentence_model(loaded.loaded)  # before anything is read
     given: list[tuple[str, str]] = []
+    bad: list[FirthError] = []
 
     def pairs() -> Iterator[tuple[str, str]]:
-        for pair in [(texts[0], texts[1])] if texts else _pairs(file):
+        for pair in [(texts[0], texts[1])] if texts else _pairs(file, loaded.loaded, bad):
             given.append(pair)
             yield pair
 
@@ -58,15 +62,23 @@ def next_sentence(
             print_json({"first": first, "second": second, "follows": probability})
         else:
             print(f"{probability:7.2%}  {first}  |  {second}", flush=True)
+    if bad:
+        raise bad[0]
     if not n_pairs:
         raise InputError(f"{file or 'stdin'}: no pairs: give two texts a line, separated by a tab")
 
 
-def _pairs(file: Path | None) -> Iterator[tuple[str, str]]:
+def _pairs(file: Path | None, loaded: "Loaded", bad: list[FirthError]) -> Iterator[tuple[str, str]]:
+    """The pairs up to the first bad one, whose error goes to ``bad``: the answers to those before it come first."""
+    from firth.inference.next_sentence import pair_row
+
     for number, line in numbered_lines(file):
         parts = line.split("\t")
-        if len(parts) != 2:
-            raise InputError(
-                f"{file or 'stdin'}:{number}: {len(parts)} fields: expected two texts, separated by one tab"
-            )
+        try:
+            if len(parts) != 2:
+                raise InputError(f"{len(parts)} fields: expected two texts, separated by one tab")
+            pair_row(loaded, *parts)
+        except (InputError, LengthError) as error:
+            bad.append(type(error)(f"{file or 'stdin'}:{number}: {error}"))
+            return
         yield parts[0], parts[1]

@@ -1,5 +1,6 @@
 """``firth score-text``."""
 
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -48,6 +49,8 @@ def score_text(
     """
     if pairs is not None and texts:
         raise UsageError("firth score-text takes texts or --pairs, not both")
+    if pairs is not None and tokens:
+        raise UsageError("--tokens is for texts: --pairs prints accuracies alone")
     check_texts(texts, reads="<")
     given = list(_read_pairs(pairs)) if pairs is not None else None
     loaded = load_and_say(model, precision)
@@ -103,6 +106,11 @@ def _directions(score: "TextScore") -> list[tuple[str, tuple["TokenScore", ...]]
     return [(score.kind, score.tokens), *([("backward", score.backward)] if score.backward else [])]
 
 
+def _number(perplexity: float) -> str:
+    """``-`` for a text of which no token is predicted."""
+    return f"{'-':>{_WIDTH}}" if math.isnan(perplexity) else f"{perplexity:{_WIDTH},.2f}"
+
+
 def _print_score(score: "TextScore", tokens: bool, as_json: bool) -> None:
     if as_json:
         found = {"text": score.text, "kind": score.kind, "log_probability": score.log_probability}
@@ -112,8 +120,8 @@ def _print_score(score: "TextScore", tokens: bool, as_json: bool) -> None:
             found["backward"] = [asdict(token) for token in score.backward]
         print_json(found)
         return
-    columns = [f"{score.log_probability:{_WIDTH}.2f}", f"{score.perplexity:{_WIDTH},.2f}"]
-    columns += [f"{score.backward_perplexity:{_WIDTH},.2f}"] if score.backward else []
+    columns = [f"{score.log_probability:{_WIDTH}.2f}", _number(score.perplexity)]
+    columns += [] if score.backward_perplexity is None else [_number(score.backward_perplexity)]
     print("  ".join([*columns, score.text]), flush=True)
     if tokens:
         for kind, scored in _directions(score):

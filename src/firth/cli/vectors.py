@@ -1,5 +1,7 @@
 """``firth vectors``: convert, train, query and evaluate word vectors."""
 
+import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -328,6 +330,9 @@ def _nearest_in_context(
         found = nearest_in_context(
             loaded, words[0], sentence, counted_sentences(), top_k=top_k, layer=layer, same_word=same_word
         )
+    report = reader.report
+    with contextlib.redirect_stdout(sys.stderr):
+        print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
     if as_json:
         print_json({"word": words[0], "sentence": sentence, "nearest": [asdict(one) for one in found]})
         return

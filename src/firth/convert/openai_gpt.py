@@ -63,6 +63,10 @@ def read_openai(folder: Path) -> tuple[GptConfig, dict[str, Tensor]]:
     return config, state
 
 
+# Of layer norms: theirs.
+_EPSILON = 1e-5
+
+
 def write_openai(folder: Path, config: GptConfig, state: Mapping[str, Tensor], n_pieces: int) -> None:
     """The files of a model in an existing folder; of its tokens the first ``n_pieces``.
 
@@ -72,6 +76,11 @@ def write_openai(folder: Path, config: GptConfig, state: Mapping[str, Tensor], n
         raise CheckpointError(
             f"the model has heads of width {config.width // config.n_heads}; the released code has {HEAD_WIDTH} and "
             "its files do not say another: keep it in a model folder"
+        )
+    if config.norm_epsilon != _EPSILON:
+        raise CheckpointError(
+            f"the model's layer norms have an epsilon of {config.norm_epsilon:g}; the released code has {_EPSILON:g} "
+            "and its files do not say another: keep it in a model folder"
         )
     parts, shapes = [], []
     for theirs, ours, shape in _tensors(config, n_pieces):

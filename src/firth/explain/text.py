@@ -223,7 +223,8 @@ def masked_rows(model: Model, asked: Asked) -> list[list[list[Mark]]]:
 
 def _pairs(page: Report, model: Model, asked: Asked) -> str:
     objective = model.loaded.objective
-    sentences = [s for text in asked.texts for s in split_sentences(text) if model.tokenize(s)]
+    numbered = [(n, s) for n, text in enumerate(asked.texts) for s in split_sentences(text) if model.tokenize(s)]
+    sentences = [sentence for _, sentence in numbered]
     if not isinstance(objective, MaskedLM) or objective.nsp is None or len(sentences) < 3:
         return ""
     heading = asked.say("pairs")
@@ -232,7 +233,10 @@ def _pairs(page: Report, model: Model, asked: Asked) -> str:
     follows = can(lambda: next_sentence_model(model.loaded))
     pairs = list[tuple[str, str, bool]]()
     for i in range(min(len(sentences) - 1, MOST_WORDS)):
-        pairs += [(sentences[i], sentences[i + 1], True), (sentences[i], sentences[(i + 2) % len(sentences)], False)]
+        # The next sentence of another text does not follow.
+        if numbered[i][0] == numbered[i + 1][0]:
+            pairs.append((sentences[i], sentences[i + 1], True))
+        pairs.append((sentences[i], sentences[(i + 2) % len(sentences)], False))
     room = (model.loaded.max_length or 10**9) - model.loaded.layout.n_special_pair
     pairs = [p for p in pairs if len(model.tokenize(p[0])) + len(model.tokenize(p[1])) <= room]
     trained: list[float | None] = [None] * len(pairs)
@@ -260,6 +264,8 @@ def _probabilities(page: Report, model: Model, asked: Asked) -> str:
         (score,) = model.score_texts([text[: places[-1].end]])
         ways = [(score.kind, score.tokens)] + ([("backward", score.backward)] if score.backward else [])
         for kind, tokens in ways:
+            if not tokens:  # the only one has none before it
+                continue
             page.text(asked.say(f"probabilities_{kind}", value=f"{perplexity_of(tokens):,.1f}"))
             page.drawing(token_row([_coloured(token) for token in tokens]))
         if places[-1].end < model.tokenize(text)[-1].end:

@@ -33,7 +33,7 @@ def context_section(page: Report, model: Model, asked: Asked) -> str:
     if asked.word and not places:
         raise InputError(f"--word {asked.word!r}: no text has this word")
     if len(places) < 2:
-        return ""
+        raise InputError(f"--word {word!r} is in the texts once: give texts that repeat it, to compare its contexts")
     heading = asked.say("context", word=visible(word))
     page.heading(heading)
     page.text(asked.say("context_text"))
@@ -54,7 +54,7 @@ def models_section(page: Report, model: Model, asked: Asked) -> str:
         return ""
     word = asked.word or repeated_word(model.vectors(asked.texts))
     if word is None:
-        return ""
+        raise InputError("--with compares a word in several contexts, and no word occurs twice: repeat one")
     heading = asked.say("models", word=visible(word))
     page.heading(heading)
     page.text(asked.say("models_text"))

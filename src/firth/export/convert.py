@@ -15,6 +15,7 @@ from firth.files import check_new, make_folder
 from firth.folder import PRETRAINING, Loaded
 from firth.formats.reading import Gelu, ReadOptions, describe
 from firth.formats.table import BY_KEY, check_packages, find_format, read_format
+from firth.tasks.rows import LEAST_WORDS
 from firth.vectors.fixed_words import over_words
 
 ONNX = "onnx"
@@ -139,9 +140,14 @@ def shortened(loaded: Loaded, max_positions: int) -> Loaded:
     if _POSITIONS not in state or not 1 <= max_positions <= len(state[_POSITIONS]):
         has = f"{len(state[_POSITIONS])} position embeddings" if _POSITIONS in state else "no position embeddings"
         raise ConfigError(f"max_positions={max_positions}: this model has {has}: expected 1 or more, and no more")
-    config = replace(encoder.config, max_positions=max_positions)
+    config, options = replace(encoder.config, max_positions=max_positions), loaded.objective.config
+    windows = getattr(options, "windows", None)
+    if windows is not None and max_positions < (least := loaded.layout.n_special_pair + LEAST_WORDS):
+        raise ConfigError(f"max_positions={max_positions}: a model for {loaded.task} reads at least {least}")
+    if windows is not None and windows.length > max_positions:
+        options = replace(options, windows=replace(windows, length=max_positions))
     make: Any = type(loaded.objective)
     with torch.device("meta"):
-        objective = make(type(encoder)(config), loaded.objective.config)
+        objective = make(type(encoder)(config), options)
     objective.load_state_dict(state | {_POSITIONS: state[_POSITIONS][:max_positions].clone()}, assign=True)
     return replace(loaded, objective=objective.eval())

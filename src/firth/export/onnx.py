@@ -38,6 +38,7 @@ from firth.inference.onnx import import_onnxruntime, open_session, padded_inputs
 from firth.inference.score import score_records
 from firth.packed import from_padded
 from firth.tasks.kinds import kind_of_task
+from firth.tasks.learnt import pretrained_summary
 from firth.tasks.model import TaskModel
 from firth.tasks.readers.files import Problems
 from firth.tasks.rows import Example, Outputs, Row, RowWords, collate, make_row
@@ -89,8 +90,8 @@ def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:
 
 def _absent(loaded: Loaded) -> tuple[str, ...]:
     """Untrained parts, which a graph leaves out."""
-    never = (POOLER,) if loaded.task == PRETRAINING and f"{POOLER}." in loaded.system.no_gradient else ()
-    return (*loaded.untrained, *never)
+    taught = f"{POOLER}." not in loaded.system.no_gradient and pretrained_summary(loaded.system_name, loaded.provenance)
+    return loaded.untrained if taught or loaded.task != PRETRAINING else (*loaded.untrained, POOLER)
 
 
 def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Findings:

@@ -105,14 +105,20 @@ def probe_layers(
             raise ConfigError(f"{name}: its layers differ in hidden size, so their scores would not compare")
         if [other for other, _ in models].count(name) > 1:
             raise ConfigError(f"{name} is given twice: give each model once")
-    read = [(task, *_records(task, folder, options)) for task, folder in data]
+    # Results are by name: data sets of one kind are told apart by their folders.
+    kinds = [task for task, _ in data]
+    names = [task if kinds.count(task) == 1 else f"{task} ({folder.name})" for task, folder in data]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"--tags {name} is given twice: give each data set once, in folders of different names")
+    read = [(name, *_records(task, folder, options)) for name, (task, folder) in zip(names, data, strict=True)]
     for task, train, test in read:
         tell(f"{task}: {len(train):,} training and {len(test):,} test sentences")
     with connect_to(on, out, tell) as cluster:
         if cluster is None:
             found = [_probe_model(name, model, read, options) for name, model in models]
         else:
-            found = _probe_on(cluster, [name for name, _ in models], data, out, options, tell)
+            found = _probe_on(cluster, [name for name, _ in models], names, data, out, options, tell)
     result: dict[str, Any] = {"models": found}
     with new_folder(out) as folder:
         write_json(folder / "probe.json", result)
@@ -126,13 +132,14 @@ def probe_layers(
 def _probe_on(
     cluster: Cluster,
     models: Sequence[str],
+    names: Sequence[str],
     data: Sequence[tuple[str, Path]],
     out: Path,
     options: LayerProbing,
     tell: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Probe each model as a task of a cluster; the results are in the order of the models."""
-    folders = [(task, str(folder)) for task, folder in data]
+    folders = [(name, task, str(folder)) for name, (task, folder) in zip(names, data, strict=True)]
     calls = {
         name: Call(
             function=f"{__name__}:{probe_on_node.__name__}",
@@ -149,10 +156,10 @@ def _probe_on(
     return [found[name] for name in models]
 
 
-def probe_on_node(*, model: str, data: Sequence[tuple[str, str]], options: dict[str, Any]) -> dict[str, Any]:
+def probe_on_node(*, model: str, data: Sequence[tuple[str, str, str]], options: dict[str, Any]) -> dict[str, Any]:
     """What a node of a cluster does: probe one model."""
     given = LayerProbing(**options)
-    read = [(task, *_records(task, Path(folder), given)) for task, folder in data]
+    read = [(name, *_records(task, Path(folder), given)) for name, task, folder in data]
     return _probe_model(model, load_model(model), read, given)
 
 

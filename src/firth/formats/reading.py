@@ -50,7 +50,7 @@ _PIECES = "encoder.embeddings.pieces.weight"
 SPECIAL_TOKENS = "special tokens"
 # Deviation of fresh weights, where the sizes name none.
 _INIT_RANGE = 0.02
-_PARTS = {
+PARTS = {
     "encoder.pooler": "the pooler",
     "mlm": "the masked-LM head",
     "lm": "the language-model head",
@@ -88,7 +88,9 @@ class Foreign:
 def read_firth(path: Path, options: ReadOptions) -> Foreign:
     """Read a model folder, or the model of a run."""
     loaded = read_model(path)
-    return Foreign(loaded, describe(loaded.system_name, loaded.task, loaded.objective))
+    facts = describe(loaded.system_name, loaded.task, loaded.objective)
+    facts += [("new", f"{PARTS.get(part, part)}: never trained, at random") for part in loaded.untrained]
+    return Foreign(loaded, facts)
 
 
 def read_sentence_transformers(path: Path, options: ReadOptions) -> Foreign:
@@ -248,7 +250,7 @@ def _found(kind: _What, objective: Objective, text: "_Text", untrained: tuple[st
     facts = [*describe(system_name, task, objective), ("text", text.casing), *facts]
     if text.n_fillers:
         facts.append(("vocabulary", f"{text.n_fillers} rows of the embedding have no token: they are named [row…]"))
-    facts += [("new", f"{_PARTS[part]}: the checkpoint has none, so it begins at random") for part in untrained]
+    facts += [("new", f"{PARTS[part]}: the checkpoint has none, so it begins at random") for part in untrained]
     if text.n_new:
         names = ", ".join(text.tokenizer.pieces[-text.n_new :])
         facts.append(("new", f"the special tokens {names}: the checkpoint has none, so they begin at random"))

@@ -10,16 +10,21 @@ import torch
 from torch import Tensor
 
 from firth.convert import elmo, google_bert
+from firth.convert.hf_bert import OPTIONAL_PARTS
 from firth.convert.hf_mapping import Findings
 from firth.convert.openai_gpt import read_openai, write_openai
+from firth.convert.padded import POOLER
 from firth.convert.sentence_transformers import write_sentence_model
 from firth.convert.tf_bundle import read_bundle, write_bundle
+from firth.convert.weights import read_tensors
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
-from firth.folder import PRETRAINING, Loaded, read_model, tensor_names, write_model
-from firth.formats.reading import NO_OPTIONS, read_huggingface
+from firth.folder import PRETRAINING, WEIGHTS, Loaded, read_model, tensor_names, write_model
+from firth.formats.reading import NO_OPTIONS, PARTS, read_huggingface
 from firth.tasks.config import LinearConfig
+from firth.tasks.learnt import pretrained_summary
 from firth.text.tokenizer import Tokenizer
+from firth.training.checkpoint import save_tensors
 
 GOOGLE_PREFIX = "bert_model.ckpt"
 _BERTS = ("bert", "bert-ltr")
@@ -37,9 +42,32 @@ def write_huggingface(folder: Path, loaded: Loaded) -> Findings:
     _check_system("hf", loaded, (*_BERTS, "gpt"))
     _write_model(folder, loaded)
     (folder / "firth.json").unlink()
+    # Whoever reads the folder could not tell random numbers from learnt ones.
+    absent = _never_learnt(loaded)
+    theirs = tuple(prefix for part, prefix in OPTIONAL_PARTS.items() if part in absent)
+    if theirs:
+        learnt = {n: t for n, t in read_tensors(folder / WEIGHTS).items() if not n.startswith(theirs)}
+        save_tensors(folder / WEIGHTS, learnt)
     again = read_huggingface(folder, NO_OPTIONS).loaded
-    _compare(loaded.objective.state_dict(), again.objective.state_dict())
-    return [("left out", "firth.json: what Firth alone knows, such as how texts are embedded and where it comes from")]
+    ours = tuple(f"{part}." for part in absent)
+    written = {n: t for n, t in loaded.objective.state_dict().items() if not n.startswith(ours)}
+    _compare(written, again.objective.state_dict())
+    return [
+        ("left out", "firth.json: what Firth alone knows, such as how texts are embedded and where it comes from"),
+        *(("left out", f"{PARTS[part]}, which was never trained") for part in absent),
+    ]
+
+
+def _never_learnt(loaded: Loaded) -> list[str]:
+    """The parts without learnt weights that files of transformers may lack."""
+    summary = loaded.task == PRETRAINING and not pretrained_summary(loaded.system_name, loaded.provenance)
+    names = loaded.objective.state_dict()
+    return [
+        part
+        for part in OPTIONAL_PARTS
+        if any(name.startswith(f"{part}.") for name in names)
+        and (part in loaded.untrained or (summary and part == POOLER))
+    ]
 
 
 def write_sentence_transformers(folder: Path, loaded: Loaded) -> Findings:
@@ -74,6 +102,10 @@ def _google_facts(loaded: Loaded) -> Findings:
     google = Tokenizer.from_vocab(tokenizer.pieces, lowercase=tokenizer.lowercase, google=True)
     if google.fingerprint != tokenizer.fingerprint:
         facts.append(("note", "Google's code cuts rare characters, and lower-cased Hangul, in another way"))
+    if loaded.task == "classify":
+        facts.append(("left out", "the names of the labels: these files have no place for them"))
+    if loaded.objective.encoder.config.activation == "gelu_tanh":
+        facts.append(("note", "gelu is of the tanh form, which the files do not say: read them with --gelu tanh"))
     if loaded.objective.encoder.config.activation == "gelu":
         facts.append(("note", "their last code computes gelu by the tanh form, this model by erf: 5e-4 apart at most"))
     return facts

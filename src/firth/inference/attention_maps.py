@@ -162,15 +162,18 @@ class Saturation:
 def saturations(encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None = None) -> list[Saturation]:
     """The saturation of each layer over one row, from the bottom up; the layers' inputs are the trained model's own.
 
-    Rows that can attend to one token only are left out. Errors as in ``attention_weights``.
+    Rows that can attend to one token only are left out: InputError where none is left. Other errors as in
+    ``attention_weights``.
     """
+    if len(ids) == 1:
+        raise InputError("the text has one token, which can attend to itself alone: give a longer one")
     kinds = [attention_weights(encoder, ids, segments, scaled=scaled) for scaled in (True, False)]
     found = []
     for number, (layer, *weights) in enumerate(zip(attention_layers(encoder), *kinds, strict=True), start=1):
-        # Under left-to-right attention the first row has no choice, and a single token never has one.
-        rows = [x[:, 1:] if layer.causal or len(ids) == 1 else x for x in weights]
-        largest = [float(x.max(-1).mean()) if x.size else math.nan for x in rows]
-        slope = [float((x * (1 - x)).sum(-1).mean()) if x.size else math.nan for x in rows]
+        # Under left-to-right attention the first row has no choice.
+        rows = [x[:, 1:] if layer.causal else x for x in weights]
+        largest = [float(x.max(-1).mean()) for x in rows]
+        slope = [float((x * (1 - x)).sum(-1).mean()) for x in rows]
         found.append(Saturation(number, *largest, *slope))
     return found
 

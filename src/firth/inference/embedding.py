@@ -113,6 +113,10 @@ def rows_of_ids(loaded: Loaded, texts: Sequence[Sequence[int]]) -> list[list[lis
     """As ``embedding_rows``, for token ids."""
     layout, framed = loaded.layout, loaded.system.layout(loaded.tokenizer)
     room = (loaded.max_length or 10**9) - layout.n_special
+    if room < 1:
+        raise ConfigError(
+            f"the model reads at most {loaded.max_length} tokens, of which {layout.n_special} are special: no text fits"
+        )
     # No sequence may be empty: without special tokens an empty text would have no vector.
     return [
         [layout.single(ids[begin : begin + room]) or framed.single(ids) for begin in range(0, max(len(ids), 1), room)]

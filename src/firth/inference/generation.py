@@ -21,6 +21,7 @@ from firth.inference.decoding import Hypothesis, Through, beam_search, check_sam
 from firth.inference.defaults import BEAM, NEW_TOKENS, TOP_P
 from firth.inference.language_models import LanguageModel, NextToken, language_model
 from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDPIECE, WORDS
 
 How = Literal["sample", "greedy", "beam"]
 AT_ONCE = 64  # prompts
@@ -176,6 +177,11 @@ def prompt_row(loaded: Loaded, model: LanguageModel, prompt: str, length: int) -
     return row
 
 
+def check_prompt(loaded: Loaded, prompt: str, length: int) -> None:
+    """Raise InputError or LengthError for a prompt that ``length`` tokens cannot follow."""
+    prompt_row(loaded, language_model(loaded), prompt, length)
+
+
 def _search(
     writer: NextTokenModel, rows: Sequence[Sequence[int]], writing: Writing, numbers: Sequence[int]
 ) -> list[Hypothesis]:
@@ -202,16 +208,23 @@ def _search(
     )
 
 
+def _unsaid(tokenizer: Tokenizer, given: Sequence[int], text: str) -> bool:
+    """Whether nothing of a prompt is known, where blanks stand between tokens and are no part of them."""
+    return bool(given) and not text and tokenizer.kind in (WORDPIECE, WORDS)
+
+
 def _continuation(loaded: Loaded, model: LanguageModel, prompt: str, row: list[int], found: Hypothesis) -> Continuation:
     tokenizer, given = loaded.tokenizer, row[len(model.start) :]
     if model.backward:
         ids = found.ids[::-1]
         after, whole = tokenizer.decode(given[::-1]), tokenizer.decode([*ids, *given[::-1]])
-        text = whole[: len(whole) - len(after)] if whole.endswith(after) else f"{tokenizer.decode(ids)} "
+        told = whole.endswith(after) and not _unsaid(tokenizer, given, after)
+        text = whole[: len(whole) - len(after)] if told else f"{tokenizer.decode(ids)} "
     else:
         ids = found.ids
         before, whole = tokenizer.decode(given), tokenizer.decode([*given, *ids])
-        text = whole[len(before) :] if whole.startswith(before) else f" {tokenizer.decode(ids)}"
+        told = whole.startswith(before) and not _unsaid(tokenizer, given, before)
+        text = whole[len(before) :] if told else f" {tokenizer.decode(ids).removeprefix('##')}"
     return Continuation(prompt, text, [tokenizer.piece(i) for i in ids], found.log_prob, model.backward)
 
 

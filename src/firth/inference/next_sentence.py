@@ -39,7 +39,7 @@ def follow_probabilities(
     objective = next_sentence_model(loaded)
     source = iter(pairs)
     while some := list(islice(source, AT_ONCE)):
-        rows = [_pair(loaded, first, second) for first, second in some]
+        rows = [pair_row(loaded, first, second) for first, second in some]
         found = [0.0] * len(rows)
         for chosen in in_batches([len(ids) for ids, _ in rows], budget_tokens):
             tokens = pack_lists([rows[i][0] for i in chosen], [rows[i][1] for i in chosen]).to(device)
@@ -50,7 +50,8 @@ def follow_probabilities(
         yield from found
 
 
-def _pair(loaded: Loaded, first: str, second: str) -> tuple[list[int], list[int]]:
+def pair_row(loaded: Loaded, first: str, second: str) -> tuple[list[int], list[int]]:
+    """The ids and segments of a pair; InputError for an empty text, LengthError for a pair too long."""
     ids = loaded.tokenizer.ids_many([first, second])
     for text, some in zip((first, second), ids, strict=True):
         if not some:

@@ -5,6 +5,7 @@ left-to-right model for each token after those before it, a backward one before 
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -258,7 +259,10 @@ def prefers_good(
 
 
 def pair_accuracies(answers: Iterable[tuple[MinimalPair, bool]]) -> dict[str, dict[str, float]]:
-    """Accuracy by ``paradigm`` and by ``field``, and ``all``: the mean over paradigms, as BLiMP and Zorro report it."""
+    """Accuracy by ``paradigm`` and by ``field``, and ``all``: the mean over paradigms, as BLiMP and Zorro report it.
+
+    A paradigm's name is with its field where other fields have one of that name, or where it has none.
+    """
     right: dict[tuple[str, str], list[bool]] = {}
     for pair, good in answers:
         right.setdefault((pair.field, pair.paradigm), []).append(good)
@@ -266,8 +270,10 @@ def pair_accuracies(answers: Iterable[tuple[MinimalPair, bool]]) -> dict[str, di
     fields: dict[str, list[float]] = {}
     for (field, _), share in shares.items():
         fields.setdefault(field, []).append(share)
+    times = Counter(name for _, name in shares)
+    names = {key: key[1] if key[1] and times[key[1]] == 1 else "/".join(filter(None, key)) for key in shares}
     return {
         "all": {"accuracy": sum(shares.values()) / len(shares), "pairs": float(sum(map(len, right.values())))},
         "field": {name: sum(values) / len(values) for name, values in sorted(fields.items())},
-        "paradigm": {name: share for (_, name), share in sorted(shares.items())},
+        "paradigm": {names[key]: share for key, share in sorted(shares.items())},
     }

@@ -141,16 +141,18 @@ class WordTable:
         """Cosines (times the queries' lengths) and indices of the ``top_k`` nearest words of each query.
 
         ``without``: words to exclude, for each query. ``first``: search only the first words; 0:
-        all. If fewer than ``top_k`` words are left, the value is -∞.
+        all. No more columns than there are words; if fewer than ``top_k`` are left of them, the value is -∞.
         """
         last = min(self.n_special + first, len(self.words)) if first else len(self.words)
         row = np.repeat(np.arange(len(without)), [len(some) for some in without])
         column = np.array([number for some in without for number in some], np.int64)
+        top_k = max(min(top_k, last - self.n_special), 1)
         values = queries.new_full((len(queries), top_k), -torch.inf)
         best = torch.zeros(len(queries), top_k, dtype=torch.int64)
         for start in range(self.n_special, last, _AT_ONCE):
             end = min(start + _AT_ONCE, last)
             scores = queries @ self.rows[start:end].float().T * self.scales[start:end]
+            scores[:, self.scales[start:end] == 0] = -torch.inf  # a vector of zeros is near nothing
             here = (column >= start) & (column < end)
             scores[torch.from_numpy(row[here]), torch.from_numpy(column[here] - start)] = -torch.inf
             joined = torch.cat([values, scores], 1)

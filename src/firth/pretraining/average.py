@@ -104,6 +104,7 @@ def _check_same(first: Loaded, other: Loaded, first_folder: Path, folder: Path) 
         "sizes": (first.objective.encoder.config, other.objective.encoder.config),
         "tokenizer": (first.tokenizer.fingerprint, other.tokenizer.fingerprint),
         "parts that are not learnt": (first.untrained, other.untrained),
+        "pooling": (first.embedding, other.embedding),
     }
     ours, theirs = (to_dict(loaded.objective.config) for loaded in (first, other))
     for option in sorted({*ours, *theirs} - _FITTED):

@@ -24,6 +24,8 @@ from firth.text.tokenizer import Tokenizer
 
 # Default sequence length of a system that can read any length.
 _DEFAULT_LENGTH = 512
+# Tokens of text that a sequence has to hold besides the special ones of a pair.
+LEAST_WORDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,8 @@ class RowMaker:
             raise ConfigError(
                 f"windows.length={self.length}: this model reads sequences of at most {max_length} tokens"
             )
-        if self.length < layout.n_special_pair + 8:
-            raise ConfigError(f"windows.length={self.length}: expected at least {layout.n_special_pair + 8}")
+        if self.length < layout.n_special_pair + LEAST_WORDS:
+            raise ConfigError(f"windows.length={self.length}: expected at least {layout.n_special_pair + LEAST_WORDS}")
         self.noted: Counter[str] = Counter()
 
     def stride(self, room: int) -> int:

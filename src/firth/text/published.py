@@ -108,6 +108,7 @@ def _from_pieces(file: Path, about: Mapping[str, Any], name: str, lowercase: boo
     if name.removesuffix("Fast") not in (*_FROM_FLAGS, *_AS_IT_IS):
         raise TokenizerError(f"{file}: tokenizer_class {name!r} splits text in its own way: not a WordPiece tokenizer")
     pieces, said = read_vocab(file), _flag(about, "do_lower_case")
+    _check_added(file, about, len(pieces))
     if any(piece.startswith(_SENTENCEPIECE) for piece in pieces) and not any(p.startswith(PREFIX) for p in pieces):
         raise TokenizerError(f"{file}: these are SentencePiece tokens (▁), not WordPiece (##)")
     shown = casing(pieces)
@@ -124,6 +125,21 @@ def _from_pieces(file: Path, about: Mapping[str, Any], name: str, lowercase: boo
     if strip not in (None, chosen) or ideographs is False:
         tokenizer = _as_transformers(tokenizer, chosen, strip, ideographs is not False)
     return tokenizer, f"{_KINDS[chosen]} ({why}){_doubt(tokenizer)}"
+
+
+def _check_added(file: Path, about: Mapping[str, Any], size: int) -> None:
+    """TokenizerError for tokens behind those of ``vocab.txt``: their rows are learnt, and text would not reach them."""
+    beside = file.with_name("added_tokens.json")
+    numbers = read_json(beside).values() if beside.is_file() else ()
+    listed = about.get("added_tokens_decoder")
+    named = listed if isinstance(listed, Mapping) else {}
+    behind = [n for n in (*numbers, *(int(key) for key in named if key.isdigit())) if isinstance(n, int) and n >= size]
+    if behind:
+        where = beside.name if beside.is_file() else "tokenizer_config.json"
+        raise TokenizerError(
+            f"{file}: {where} has tokens that vocab.txt lacks (number {min(behind)} and more): save the tokenizer with "
+            "transformers' AutoTokenizer, whose tokenizer.json has all of them"
+        )
 
 
 def _as_transformers(tokenizer: Tokenizer, lowercase: bool, strip: bool | None, ideographs: bool) -> Tokenizer:
