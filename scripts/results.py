@@ -28,8 +28,7 @@ HEAD = """# Results
 What the recorded runs mean; the numbers follow, each with the command that repeats it.
 
 - **Not all of these models are the best that Firth trains now.** Tables marked so were recorded with BERTs of at most
-  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since. The senses
-  and the layers were recorded with earlier runs of the shipped models.
+  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since.
 - **Nearly everything was trained on two CPU cores**, in minutes to hours per model; the fourth runs of the shipped
   models, their fine-tuning and `bert-medium` on a GPU, in minutes. Small models with little text show that the code is
   correct and what each method is worth against its baselines, not what it reaches at full size.
