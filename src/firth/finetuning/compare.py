@@ -345,7 +345,7 @@ class _Comparing:
 
             def show(line: str, what: str = what, started_at_s: float = started_at_s) -> None:
                 left_s = max(self.budget_s - self.spent_s - (time.monotonic() - started_at_s), 0.0)
-                left = f"at most {format_duration(left_s)} left" if left_s else "time is up, this fit is finished"
+                left = f"at most {format_duration(left_s)} left" if left_s else "time is up: ending with this fit"
                 self.status.show(f"{what}  {left}  {line}")
 
             try:
