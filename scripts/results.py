@@ -9,7 +9,7 @@ from typing import Any
 
 from firth.option_names import with_new_names
 from firth.studies import directionality, representations, unknown_words
-from firth.studies.ablations import ABLATIONS
+from firth.studies.ablation_tables import ABLATIONS
 from firth.studies.ablations_report import ablation_table, model_table
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table
 from firth.studies.finetuning_report import baselines, feature_table, label_table, task_table

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.page import Report, TableCell
-from firth.studies.ablations import ABLATIONS, MODELS, SCORES
+from firth.studies.ablation_tables import ABLATIONS, MODELS, SCORES
 from firth.studies.finetuning_report import percent
 
 Facts = Mapping[str, Any]
