@@ -111,6 +111,15 @@ def test_nearest_in_context(firth, tiny_run: Path, tiny_text: Path) -> None:
         assert cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-4)
 
 
+def test_text_of_another_encoding_is_told(firth, tiny_run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "korean.txt"
+    text.write_bytes("강가의 은행 나무.\n".encode("cp949"))
+    given = ("vectors", "nearest", tiny_run, "river", "--in-context", "Our river.", "--texts", text, "--json")
+    result = firth(*given)
+    assert f"places not UTF-8, replaced by U+FFFD and dropped: {text}" in result.err
+    assert set(json.loads(result.out)) == {"word", "sentence", "nearest"}
+
+
 def test_the_same_word_may_be_written_in_composed_letters_or_not() -> None:
     found = nearest_in_context(
         tiny_language_model("bert"),

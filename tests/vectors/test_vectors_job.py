@@ -124,6 +124,9 @@ def test_only_the_words_of_some_texts(glove: Path, tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text("The cat sat. The river, the winter.\nA cat ran: U.S. cat!\n")
     report = convert_vectors(glove, tmp_path / "m", VectorOptions(texts=(text,)))
+    assert report.bad_bytes == 0
+    (other := tmp_path / "latin.txt").write_bytes("caf\u00e9 cat\n".encode("latin-1"))
+    assert convert_vectors(glove, tmp_path / "latin", VectorOptions(texts=(other,))).bad_places == ((str(other), 3),)
     # "The" counts as it is and in lower case while it is not known how the model reads; "U.S." is split.
     assert list(table_of(tmp_path / "m"))[4:] == ["the", "cat", "sat", "river", "winter", "ran"]
     assert report.left_out == 4

@@ -149,17 +149,25 @@ def shell(*command: str | Path) -> str:
 
 
 def print_warnings(bad_bytes: int, bad_places: Iterable[tuple[str, int]], cut_lines: int, cut_documents: int) -> None:
-    """Print problems found in the text: invalid UTF-8, and lines or documents that were too long."""
+    """Print problems found in the text, among the results."""
+    for warning in text_warnings(bad_bytes, bad_places, cut_lines, cut_documents):
+        print(f"  {warning}")
+
+
+def text_warnings(
+    bad_bytes: int, bad_places: Iterable[tuple[str, int]], cut_lines: int, cut_documents: int
+) -> Iterator[str]:
+    """Problems found in the text: invalid UTF-8, and lines or documents that were too long."""
     if bad_bytes:
         places = ", ".join(f"{path} at byte {offset:,}" for path, offset in bad_places)
-        print(
-            f"  warning: {counted(bad_bytes, 'place')} not UTF-8, replaced by U+FFFD and dropped: {places}; "
+        yield (
+            f"warning: {counted(bad_bytes, 'place')} not UTF-8, replaced by U+FFFD and dropped: {places}; "
             "a file of another encoding is converted by iconv -f ENCODING -t UTF-8"
         )
     if cut_lines:
-        print(f"  warning: {counted(cut_lines, 'line')} too long for one paragraph, split")
+        yield f"warning: {counted(cut_lines, 'line')} too long for one paragraph, split"
     if cut_documents:
-        print(f"  warning: {counted(cut_documents, 'document')} too long, split (a blank line ends a document)")
+        yield f"warning: {counted(cut_documents, 'document')} too long, split (a blank line ends a document)"
 
 
 def counted(n: int, noun: str) -> str:

@@ -1,7 +1,5 @@
 """``firth vectors``: convert, train, query and evaluate word vectors."""
 
-import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,6 +19,7 @@ from firth.cli.shared import (
     print_next,
     print_table,
     print_warnings,
+    text_warnings,
 )
 from firth.config import from_dict, override
 from firth.errors import FirthError, InputError, UsageError
@@ -331,8 +330,9 @@ def _nearest_in_context(
             loaded, words[0], sentence, counted_sentences(), top_k=top_k, layer=layer, same_word=same_word
         )
     report = reader.report
-    with contextlib.redirect_stdout(sys.stderr):
-        print_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents)
+    # Not among the results, which other programs read.
+    for warning in text_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents):
+        say(warning)
     if as_json:
         print_json({"word": words[0], "sentence": sentence, "nearest": [asdict(one) for one in found]})
         return

@@ -198,10 +198,10 @@ def write_vectors(
     out = Path(out)
     check_new(out)
     unknown = rule_of(reading, f"{file.path}: {NAMES[file.format]}", ngrams=file.subwords is not None)
-    found = found or ReadReport()
     split = reading.split or "words"
     reading = replace(reading, split=split)
-    wanted = _words_of(reading)
+    wanted, read = _words_of(reading)
+    found = found or read
     reports = list[VectorsReport]()
 
     def fill(folder: Path) -> None:
@@ -263,21 +263,22 @@ def _plain(reading: VectorOptions) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items() if key != "texts"}
 
 
-def _words_of(reading: VectorOptions) -> Counter[str] | None:
-    """How often each word occurs in the texts, as the model will see them; None without texts.
+def _words_of(reading: VectorOptions) -> tuple[Counter[str] | None, ReadReport]:
+    """How often each word occurs in the texts, as the model will see them; None without texts. And what reading found.
 
     Where it is not known yet whether the model reads in lower case, each word counts both ways.
     """
     if not reading.texts:
-        return None
+        return None, ReadReport()
+    reader = CorpusReader(reading.texts)
     counts, splitter = Counter[str](), WordSplitter(lowercase=False)
-    for document in CorpusReader(reading.texts):
+    for document in reader:
         for text in document.paragraphs:
             counts.update(splitter.count([text]) if reading.split == "words" else normalize("NFC", text).split())
     lower = Counter[str]()
     for word, n in counts.items():
         lower[word.lower()] += n
-    return {None: counts | lower, True: lower, False: counts}[reading.lowercase]
+    return {None: counts | lower, True: lower, False: counts}[reading.lowercase], reader.report
 
 
 @dataclass(frozen=True, slots=True)
