@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from network_options import network_of
+from tiny_language_models import tiny_language_model
 from torch import nn
 
 from firth import folder as folder_module
@@ -466,3 +467,16 @@ def test_a_copy_elsewhere_is_the_same_model(tmp_path: Path) -> None:
     shutil.copytree(folder, copy)
     one, other = read_model(folder).objective.state_dict(), read_model(copy).objective.state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_parts_with_random_weights_are_named() -> None:
+    """Those that what was published lacked, and a pooler that pre-training does not reach."""
+    without, with_pairs = ({"recipe": {"objective.next_sentence": pairs}} for pairs in (False, True))
+    loaded = tiny_language_model("bert").loaded
+    assert replace(loaded, provenance=with_pairs).never_learnt == ()
+    assert replace(loaded, provenance=with_pairs, untrained=("mlm",)).never_learnt == ("mlm",)
+    assert replace(loaded, provenance=without, untrained=("mlm",)).never_learnt == ("mlm", "encoder.pooler")
+    assert replace(loaded, provenance=without, untrained=("encoder.pooler",)).never_learnt == ("encoder.pooler",)
+    assert tiny_language_model("gpt").loaded.never_learnt == ()
+    # What is fine-tuned has learnt its head, whatever that reads.
+    assert replace(loaded, provenance=without, task="classify").never_learnt == ()

@@ -28,6 +28,7 @@ from firth.manifest import MANIFEST, check_folder, covered_files
 from firth.progress import say
 from firth.systems import SYSTEMS, System
 from firth.tasks.config import EmbeddingConfig, LinearConfig
+from firth.tasks.learnt import POOLER, pretrained_summary
 from firth.tasks.old_options import with_network
 from firth.tasks.table import TASKS
 from firth.text.layouts import Layout
@@ -75,6 +76,17 @@ class Loaded:
         """
         as_pretrained = self.system.pretraining_layout if self.task == PRETRAINING else None
         return (as_pretrained or self.system.layout)(self.tokenizer)
+
+    @property
+    def never_learnt(self) -> tuple[str, ...]:
+        """The parts with random weights, by the beginning of their tensors' names.
+
+        Those that what was published lacked, and the pooler of an encoder whose pre-training does not reach it.
+        """
+        parts = self.untrained
+        if self.task != PRETRAINING or POOLER in parts or pretrained_summary(self.system_name, self.provenance):
+            return parts
+        return (*parts, POOLER)
 
     @property
     def max_length(self) -> int | None:

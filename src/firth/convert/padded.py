@@ -24,9 +24,9 @@ from firth.objectives.next_token import CausalLM
 from firth.tasks.answer import Answerer
 from firth.tasks.choose import Chooser
 from firth.tasks.config import LinearConfig, TowersConfig
+from firth.tasks.learnt import POOLER
 from firth.tasks.model import TaskModel
 
-POOLER = "encoder.pooler"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # Of models that read the texts of a pair apart: each is a single text, and so of the first segment throughout.
 PAIR_INPUTS = ("input_ids", "attention_mask", "second_input_ids", "second_attention_mask")

@@ -25,7 +25,7 @@ from firth.baseline.folder import origin_lines
 from firth.config import to_dict
 from firth.convert import hf_bert
 from firth.convert.hf_mapping import Findings
-from firth.convert.padded import POOLER, make_padded, naming, vocabulary_head
+from firth.convert.padded import make_padded, naming, vocabulary_head
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
 from firth.finetuning.evaluate import compare_precisions, read_gold_of
@@ -38,7 +38,6 @@ from firth.inference.onnx import import_onnxruntime, open_session, padded_inputs
 from firth.inference.score import score_records
 from firth.packed import from_padded
 from firth.tasks.kinds import kind_of_task
-from firth.tasks.learnt import pretrained_summary
 from firth.tasks.model import TaskModel
 from firth.tasks.readers.files import Problems
 from firth.tasks.rows import Example, Outputs, Row, RowWords, collate, make_row
@@ -75,7 +74,7 @@ def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:
     if loaded.system_name not in SYSTEMS:
         raise ConfigError(f"{name} is {loaded.system_name}: only models of {' and '.join(SYSTEMS)} become ONNX")
     try:
-        make_padded(loaded.objective, _absent(loaded))
+        make_padded(loaded.objective, loaded.never_learnt)
     except ConfigError as error:
         raise ConfigError(f"{name} cannot become ONNX: {error}") from None
     if int8 is None:
@@ -88,19 +87,13 @@ def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:
         raise ConfigError(f"--max-drop {int8.max_drop}: expected points from 0 to 100, such as {MAX_DROP}")
 
 
-def _absent(loaded: Loaded) -> tuple[str, ...]:
-    """Untrained parts, which a graph leaves out."""
-    taught = f"{POOLER}." not in loaded.system.no_gradient and pretrained_summary(loaded.system_name, loaded.provenance)
-    return loaded.untrained if taught or loaded.task != PRETRAINING else (*loaded.untrained, POOLER)
-
-
 def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Findings:
     """Write the files into an existing empty folder; returns a description of the measurements.
 
     CheckpointError if onnxruntime gives other numbers than PyTorch, or int8 costs more than it may.
     """
     gold = None if int8 is None else _read_gold(loaded, int8)
-    module, inputs = make_padded(loaded.objective, _absent(loaded))
+    module, inputs = make_padded(loaded.objective, loaded.never_learnt)
     _export(module, inputs, folder / GRAPH, loaded.max_length or 0)
     session = open_session(folder / GRAPH)
     checked = _compare(session, loaded)

@@ -13,7 +13,6 @@ from firth.convert import elmo, google_bert
 from firth.convert.hf_bert import OPTIONAL_PARTS
 from firth.convert.hf_mapping import Findings
 from firth.convert.openai_gpt import read_openai, write_openai
-from firth.convert.padded import POOLER
 from firth.convert.sentence_transformers import write_sentence_model
 from firth.convert.tf_bundle import read_bundle, write_bundle
 from firth.convert.weights import read_tensors
@@ -22,7 +21,6 @@ from firth.files import write_json, write_text
 from firth.folder import PRETRAINING, WEIGHTS, Loaded, read_model, tensor_names, write_model
 from firth.formats.reading import NO_OPTIONS, PARTS, read_huggingface
 from firth.tasks.config import LinearConfig
-from firth.tasks.learnt import pretrained_summary
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import save_tensors
 
@@ -43,9 +41,9 @@ def write_huggingface(folder: Path, loaded: Loaded) -> Findings:
     _write_model(folder, loaded)
     (folder / "firth.json").unlink()
     # Whoever reads the folder could not tell random numbers from learnt ones.
-    absent = _never_learnt(loaded)
-    theirs = tuple(prefix for part, prefix in OPTIONAL_PARTS.items() if part in absent)
-    if theirs:
+    absent = [part for part in loaded.never_learnt if part in OPTIONAL_PARTS]
+    if absent:
+        theirs = tuple(OPTIONAL_PARTS[part] for part in absent)
         learnt = {n: t for n, t in read_tensors(folder / WEIGHTS).items() if not n.startswith(theirs)}
         save_tensors(folder / WEIGHTS, learnt)
     again = read_huggingface(folder, NO_OPTIONS).loaded
@@ -55,18 +53,6 @@ def write_huggingface(folder: Path, loaded: Loaded) -> Findings:
     return [
         ("left out", "firth.json: what Firth alone knows, such as how texts are embedded and where it comes from"),
         *(("left out", f"{PARTS[part]}, which was never trained") for part in absent),
-    ]
-
-
-def _never_learnt(loaded: Loaded) -> list[str]:
-    """The parts without learnt weights that files of transformers may lack."""
-    summary = loaded.task == PRETRAINING and not pretrained_summary(loaded.system_name, loaded.provenance)
-    names = loaded.objective.state_dict()
-    return [
-        part
-        for part in OPTIONAL_PARTS
-        if any(name.startswith(f"{part}.") for name in names)
-        and (part in loaded.untrained or (summary and part == POOLER))
     ]
 
 

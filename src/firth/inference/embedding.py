@@ -20,7 +20,7 @@ from firth.inference.token_vectors import Mix, ResolvedMix, resolve_mix
 from firth.layers.mixing import pool_rows
 from firth.packed import Hidden
 from firth.tasks.config import Pool
-from firth.tasks.learnt import pretrained_summary
+from firth.tasks.learnt import POOLER, pretrained_summary
 
 T = TypeVar("T")
 AT_ONCE = 2048  # texts
@@ -101,7 +101,7 @@ def _has_summary(loaded: Loaded) -> bool:
     features = getattr(loaded.objective, "features", None)
     if features is not None and features.summary:
         return True
-    return "encoder.pooler" not in loaded.untrained and pretrained_summary(loaded.system_name, loaded.provenance)
+    return POOLER not in loaded.untrained and pretrained_summary(loaded.system_name, loaded.provenance)
 
 
 def embedding_rows(loaded: Loaded, texts: Sequence[str]) -> list[list[list[int]]]:

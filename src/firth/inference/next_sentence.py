@@ -10,6 +10,7 @@ from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.batching import in_batches
 from firth.objectives.masked_lm import MaskedLM
+from firth.tasks.learnt import POOLER
 
 AT_ONCE = 256  # pairs
 
@@ -18,7 +19,7 @@ def next_sentence_model(loaded: Loaded) -> MaskedLM:
     """The objective of a model that predicts the next sentence; ConfigError says how to train one."""
     objective = loaded.objective
     has_head = isinstance(objective, MaskedLM) and objective.nsp is not None and loaded.task == PRETRAINING
-    if not has_head or "nsp" in loaded.untrained or "encoder.pooler" in loaded.untrained:
+    if not has_head or "nsp" in loaded.untrained or POOLER in loaded.untrained:
         raise ConfigError(
             f"this model of system {loaded.system_name} for {loaded.task} has no trained next-sentence head: train one "
             "with firth pretrain --model bert-mini --recipe published (the recipe small, the default below base size, "

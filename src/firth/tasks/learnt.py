@@ -11,6 +11,8 @@ R = TypeVar("R", bound=Record)
 
 # Key of a model's provenance: whether it learnt from pairs of texts (True) or from single ones (False).
 PAIRS = "pairs"
+# The part that makes BERT's own vector of a text.
+POOLER = "encoder.pooler"
 
 
 def reads_pairs(records: Sequence[Any]) -> bool | None:
