@@ -14,7 +14,7 @@ from hypothesis import settings
 settings.register_profile("firth", deadline=None)
 settings.load_profile("firth")
 # No test survives a power cut, and each of ten thousands of waits for the disk takes milliseconds.
-os.fsync = lambda file: None  # type: ignore[assignment]
+os.fsync = lambda file: None
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves send nothing either
 
 

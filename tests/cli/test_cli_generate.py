@@ -73,6 +73,13 @@ def test_lines_of_stdin_and_json(firth, gpt_run: tuple[Path, str]) -> None:
     assert all(len(one["tokens"]) == 4 and one["log_prob"] < 0 for one in found)
 
 
+@pytest.mark.parametrize("flags", [("--max-new-tokens", "4"), ("--next", "2")])
+def test_lines_before_a_bad_one_are_answered(firth, gpt_run: tuple[Path, str], flags: tuple[str, ...]) -> None:
+    result = firth("generate", gpt_run[0], *flags, "--json", stdin=b"the queen\n\n" + b"the " * 80 + b"\nthe mill\n")
+    assert [json.loads(line)["prompt"] for line in result.out.splitlines()] == ["the queen"]
+    assert result.code == 2 and result.complaint.startswith("stdin:3: 'the the")
+
+
 def test_the_same_seed_prints_the_same_text(firth, gpt_run: tuple[Path, str]) -> None:
     def text(*flags: str) -> str:
         return firth("generate", gpt_run[0], "the", "--max-new-tokens", "20", *flags).out

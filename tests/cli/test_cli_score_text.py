@@ -92,6 +92,16 @@ def test_perplexities_of_each_text_and_of_all(firth, tiny_run: Path) -> None:
     assert [line.split()[-1] for line in by_token[1:]] == [t["token"] for t in read[0]["tokens"]]
 
 
+def test_a_text_of_which_nothing_is_predicted(firth, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "score_stream", lambda self, texts: iter([TextScore("a", (), "forward", ())]))
+    assert firth("score-text", tiny_run, "a").out.split()[-3:] == ["0.00", "-", "a"]
+
+
+def test_pairs_have_no_tokens_to_print(firth, tiny_run: Path, tmp_path: Path) -> None:
+    result = firth("score-text", tiny_run, "--pairs", tmp_path / "none", "--tokens")
+    assert (result.code, result.complaint) == (2, "--tokens is for texts: --pairs prints accuracies alone")
+
+
 def test_a_perplexity_too_large_for_a_number(firth, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = (TokenScore("a", 0, 1, -800.0),)
     scores = [TextScore("a", tokens, "forward", tokens)] * 2

@@ -96,6 +96,13 @@ def test_heads_of_another_width_cannot_be_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_another_epsilon_cannot_be_written(tmp_path: Path) -> None:
+    config = GptConfig(vocab_size=5, width=64, n_layers=1, n_heads=1, max_positions=4, norm_epsilon=1e-2)
+    with pytest.raises(CheckpointError, match="epsilon of 0.01; the released code has 1e-05"):
+        write_openai(tmp_path, config, Gpt(config).state_dict(), 5)
+    assert list(tmp_path.iterdir()) == []
+
+
 def shapes(change: Callable[[list[Any]], Any]) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         file = folder / "params_shapes.json"

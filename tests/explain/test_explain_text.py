@@ -217,7 +217,25 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
         explain(made, ["a1", " "], tmp_path / "a.html")
     with pytest.raises(InputError, match="--word 'zebra': no text has this word"):
         explain(made, ["a1 b2"], tmp_path / "a.html", word="zebra")
+    with pytest.raises(InputError, match="--word 'b2' is in the texts once"):
+        explain(made, ["a1 b2"], tmp_path / "a.html", word="b2")
+    with pytest.raises(InputError, match="--with compares a word .* no word occurs twice"):
+        explain(made, ["a1 b2"], tmp_path / "a.html", others=[("elmo", tiny_language_model("elmo"))])
     assert not (tmp_path / "a.html").exists()
+
+
+def test_sentences_of_other_texts_do_not_follow(tmp_path: Path) -> None:
+    made = tiny_language_model("bert")
+    for texts, n_following in ((["a1 b2.", "c3 d4.", "e5 f0."], 0), (["A1 b2. C3 d4. E5 f0."], 2)):
+        _, page = page_of(made, texts, tmp_path / f"{n_following}.html")
+        assert page.count("<td>follows</td>") == n_following
+        assert page.count("<td>from elsewhere</td>") == 2
+
+
+def test_one_token_has_no_perplexity(tmp_path: Path) -> None:
+    """Left to right it has nothing before it."""
+    _, page = page_of(tiny_language_model("gpt"), ["a1"], tmp_path / "a.html")
+    assert not re.search(r"\bnan\b", page) and "Each token given those before it" not in page
 
 
 def test_a_text_longer_than_the_model(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,19 @@ def test_resamples_take_sentences_whole() -> None:
     assert samples.shape == (2, 1000)
     assert set(np.unique(samples[0])) == {0.0, 0.5, 1.0} and set(np.unique(samples[1])) == {0.5}
     assert samples[0].mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_data_sets_of_one_kind_are_told_apart(treebank: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(treebank, other)
+    data = [("ud-pos", treebank), ("ud-pos", other)]
+    options = LayerProbing(sentences=20, test_sentences=10)
+    result = probe_layers([("bert", tiny_language_model("bert"))], data, tmp_path / "o", options)
+    (found,) = result["models"]
+    names = [task["task"] for task in found["tasks"]]
+    assert names[0] == f"ud-pos ({treebank.name})" and "ud-pos (other)" in names
+    assert {one["against"] for one in found["differences"]} == {names[0]}
+    assert "ud-pos (other)" in {one["task"] for one in found["differences"]}
 
 
 def test_what_cannot_be_probed(treebank: Path, tmp_path: Path) -> None:

@@ -105,3 +105,8 @@ def test_without_the_root_the_softmax_is_sharper(system: str, begin: int) -> Non
         sharper /= sharper.sum(-1, keepdims=True)
         assert one.largest_unscaled == pytest.approx(sharper.max(-1).mean(), abs=1e-4)
         assert one.largest_unscaled > one.largest and one.slope_unscaled < one.slope
+
+
+def test_one_token_has_no_choice() -> None:
+    with pytest.raises(InputError, match="one token, which can attend to itself alone"):
+        tiny_language_model("gpt").saturation("a1")

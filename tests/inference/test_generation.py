@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_language_models import tiny_language_model
 from torch import nn
 
 from firth.errors import CheckpointError, ConfigError, InputError, LengthError
@@ -146,6 +147,16 @@ def test_text_is_what_is_new() -> None:
     assert tokenizer.decode(ids) == "a1 b2" + found.text
     assert found.prompt == "A1  b2" and len(found.tokens) == 4
     assert not set(found.tokens) & set(SPECIALS)
+
+
+def test_a_blank_stands_behind_a_prompt_that_is_unknown() -> None:
+    """The tokenizer says nothing of unknown words, so the prompt as it was given is followed by a new word."""
+    used = model()
+    for name in ("gpt", "lstm"):
+        made = tiny_language_model(name)
+        assert made.generate("zzz", max_new_tokens=3, how="greedy").text.startswith(" ")
+    found = used.generate("zzz", max_new_tokens=4, seed=3)
+    assert found.text.startswith(" ") and not found.text.startswith(" ##")
 
 
 def test_lists_and_streams() -> None:

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_language_models import tiny_language_model
 
 from firth.data.rows import pack_lists
 from firth.errors import CheckpointError, ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, write_model
 from firth.inference.masks import check_masked
 from firth.inference.model import Model, load_model
+from firth.models.bert import Bert
+from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Hidden
 from firth.systems import SYSTEMS
 from firth.tasks.classify import Classifier
@@ -358,3 +361,11 @@ def test_answering_leaves_no_gradients(model: Model) -> None:
     model.embed(SHORT)
     model.fill_mask("[MASK]")
     assert all(p.grad is None for p in model.loaded.objective.parameters())
+
+
+def test_a_model_with_room_for_special_tokens_alone_reads_no_text() -> None:
+    loaded = tiny_language_model("bert").loaded
+    config = replace(loaded.objective.encoder.config, max_positions=2)
+    short = replace(loaded, objective=MaskedLM(Bert(config), loaded.objective.config))
+    with pytest.raises(ConfigError, match="at most 2 tokens, of which 2 are special: no text fits"):
+        Model(short, torch.device("cpu")).embed(["a1"])
