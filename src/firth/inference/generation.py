@@ -21,7 +21,7 @@ from firth.inference.decoding import Hypothesis, Through, beam_search, check_sam
 from firth.inference.defaults import BEAM, NEW_TOKENS, TOP_P
 from firth.inference.language_models import LanguageModel, NextToken, language_model
 from firth.text.tokenizer import Tokenizer
-from firth.text.tokenizer_kinds import WORDPIECE, WORDS
+from firth.text.tokenizer_kinds import PREFIX, WORDPIECE, WORDS
 
 How = Literal["sample", "greedy", "beam"]
 AT_ONCE = 64  # prompts
@@ -208,9 +208,13 @@ def _search(
     )
 
 
-def _unsaid(tokenizer: Tokenizer, given: Sequence[int], text: str) -> bool:
-    """Whether nothing of a prompt is known, where blanks stand between tokens and are no part of them."""
-    return bool(given) and not text and tokenizer.kind in (WORDPIECE, WORDS)
+def follows_unwritten(tokenizer: Tokenizer, given: Sequence[int]) -> bool:
+    """Whether the tokenizer writes nothing of a prompt, so that the blank behind it has to be added.
+
+    Only of kinds whose blanks stand between tokens: others have them in their tokens.
+    """
+    unknown = bool(given) and all(number in tokenizer.special_ids for number in given)
+    return unknown and tokenizer.kind in (WORDPIECE, WORDS)
 
 
 def _continuation(loaded: Loaded, model: LanguageModel, prompt: str, row: list[int], found: Hypothesis) -> Continuation:
@@ -218,13 +222,13 @@ def _continuation(loaded: Loaded, model: LanguageModel, prompt: str, row: list[i
     if model.backward:
         ids = found.ids[::-1]
         after, whole = tokenizer.decode(given[::-1]), tokenizer.decode([*ids, *given[::-1]])
-        told = whole.endswith(after) and not _unsaid(tokenizer, given, after)
-        text = whole[: len(whole) - len(after)] if told else f"{tokenizer.decode(ids)} "
+        joined = whole.endswith(after) and not follows_unwritten(tokenizer, given)
+        text = whole[: len(whole) - len(after)] if joined else f"{tokenizer.decode(ids)} "
     else:
         ids = found.ids
         before, whole = tokenizer.decode(given), tokenizer.decode([*given, *ids])
-        told = whole.startswith(before) and not _unsaid(tokenizer, given, before)
-        text = whole[len(before) :] if told else f" {tokenizer.decode(ids).removeprefix('##')}"
+        joined = whole.startswith(before) and not follows_unwritten(tokenizer, given)
+        text = whole[len(before) :] if joined else f" {tokenizer.decode(ids).removeprefix(PREFIX)}"
     return Continuation(prompt, text, [tokenizer.piece(i) for i in ids], found.log_prob, model.backward)
 
 

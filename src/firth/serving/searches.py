@@ -37,6 +37,9 @@ async def generate_parts(
     context: Context, prompt: str, ids: list[int], writing: dict[str, Any], name: str | None = None
 ) -> AsyncGenerator[str]:
     """The same in parts, each as soon as its token is there; together they are the text. ``ids``: of the prompt."""
+    from firth.inference.generation import follows_unwritten
+    from firth.text.tokenizer_kinds import PREFIX
+
     hosted = context.hosted("generate", name)
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[int | None]()
     tokenizer, sent = hosted.model.loaded.tokenizer, ""
@@ -57,6 +60,8 @@ async def generate_parts(
             # A token may change how those before it are written: wait until the text only grows.
             if text.startswith(before) and len(text) > len(before):
                 part = text[len(before) :]
+                if not sent and follows_unwritten(tokenizer, ids):
+                    part = f" {part.removeprefix(PREFIX)}"
                 last, new, sent = new, [], sent + part
                 yield part
         whole = (await search).text
