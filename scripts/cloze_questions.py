@@ -29,10 +29,10 @@ SPAN = re.compile(
 )
 YEAR = re.compile(r"(?:1\d|20)\d\d")
 WORD = re.compile(r"\w+")
-# Of an article: sentences that are read, and questions that are asked.
-MOST_SENTENCES, MOST_QUESTIONS = 40, 3
+# Sentences of a part of an article, and questions that are asked of each part.
+PART, MOST_QUESTIONS = 40, 3
 # Characters of a sentence, sentences of a context, words on either side of the blank, words that sentences share.
-SENTENCE, CONTEXT, BESIDE, SHARED = (25, 350), (3, 7), (4, 16), 2
+SENTENCE, CONTEXT, BESIDE, SHARED = (25, 350), (2, 6), (4, 16), 2
 # Words in a row by which a context counts as known.
 KNOWN = 10
 
@@ -46,15 +46,15 @@ class Question(NamedTuple):
     start: int
 
 
-def articles(path: Path) -> Iterator[list[str]]:
-    """The sentences of each article; blank lines divide articles."""
+def parts(path: Path) -> Iterator[list[str]]:
+    """The sentences of each part of an article; blank lines divide articles."""
     article = list[str]()
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         for line in chain(lines, [""]):
             if line.strip():
                 article += (s for s in split_sentences(line.strip()) if SENTENCE[0] <= len(s) <= SENTENCE[1])
             elif article:
-                yield article[:MOST_SENTENCES]
+                yield from (article[i : i + PART] for i in range(0, len(article), PART))
                 article = []
 
 
@@ -64,7 +64,7 @@ def content_of(sentence: str, span: str) -> set[str]:
 
 
 def questions_of(sentences: list[str], rng: random.Random) -> Iterator[Question]:
-    """The questions that an article has, in random order."""
+    """The questions that a part of an article has, in random order."""
     places: defaultdict[str, set[int]] = defaultdict(set)
     for number, sentence in enumerate(sentences):
         for match in SPAN.finditer(sentence):
@@ -88,8 +88,10 @@ def questions_of(sentences: list[str], rng: random.Random) -> Iterator[Question]
                 chosen = rng.choice(free)
                 first, end = min(first, chosen), max(end, chosen + 1)
         context = " ".join(sentences[first:end])
-        start = context.find(span, sum(len(s) + 1 for s in sentences[first:read]))
-        yield Question(context, asked_of(sentences[asked], span, rng), span, start)
+        answer = re.compile(rf"(?<!\w){re.escape(span)}(?!\w)")
+        start = answer.search(context, sum(len(s) + 1 for s in sentences[first:read]))
+        if start is not None:  # not "1990" of "1990s"
+            yield Question(context, asked_of(sentences[asked], span, rng), span, start.start())
 
 
 def asked_of(sentence: str, span: str, rng: random.Random) -> str:
@@ -117,7 +119,7 @@ def main(text: Path, n: int, out: Path, *against: Path) -> None:
         for article in json.loads(path.read_text("utf-8"))["data"]:
             for paragraph in article["paragraphs"]:
                 known |= runs(paragraph["context"])
-    every = (q for article in articles(text) for q in islice(questions_of(article, rng), MOST_QUESTIONS))
+    every = (q for part in parts(text) for q in islice(questions_of(part, rng), MOST_QUESTIONS))
     found = islice((q for q in every if runs(q.context).isdisjoint(known)), n)
     # Each as an article of its own, so that some can be held out.
     data = [{"title": str(i), "paragraphs": [paragraph_of(i, question)]} for i, question in enumerate(found)]
