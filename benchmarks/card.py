@@ -41,7 +41,7 @@ def parsed(parser: argparse.ArgumentParser, given: Sequence[str] | None) -> argp
         print("no CUDA card here: this benchmark measures one (--device cpu --quick tries its logic)", file=sys.stderr)
         sys.exit(2)
     if options.quick:
-        options.sizes, options.lengths, options.batch_tokens, options.eager = ["tiny"], [128], 1024, True
+        options.sizes, options.lengths, options.batch_tokens, options.eager = ["tiny"], [32], 128, True
     return options
 
 

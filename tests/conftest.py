@@ -77,6 +77,18 @@ def _documents(n_documents: int, seed: int) -> Iterator[str]:
         yield "\n".join(lines)
 
 
+@pytest.fixture(autouse=True)
+def plots_are_not_drawn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every run ends with a report, and drawing its plots takes longer than training a tiny model.
+
+    They are made up to the drawing; in tests marked ``draws`` they are drawn.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("draws") is None:
+            patch.setattr("firth.page._inline_svg", lambda figure, title, prefix: "<svg></svg>")
+        yield
+
+
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Arguments of wrong types reach the code, as those of users do: shapes and types are not checked at calls."""

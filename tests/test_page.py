@@ -13,6 +13,8 @@ from firth.errors import ConfigError
 from firth.files import new_file
 from firth.page import Report, _spread
 
+pytestmark = pytest.mark.draws
+
 EVIL = "<script>alert('x')</script> & \"quotes\""
 
 

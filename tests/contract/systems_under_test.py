@@ -13,6 +13,12 @@ from firth.pretraining.recipe import Pretrain, read_recipe
 
 _BERT = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 64, "max_positions": 64}
 
+# For programs of tests: no plots in reports, as in the tests themselves.
+NO_PLOTS = """
+import firth.page
+firth.page._inline_svg = lambda figure, title, prefix: "<svg></svg>"
+"""
+
 # The file of word vectors beside the corpus of a system that begins with some.
 VECTORS = "vectors.txt"
 

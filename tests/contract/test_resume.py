@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from systems_under_test import tiny_recipe
+from systems_under_test import NO_PLOTS, tiny_recipe
 
 import firth.training.saver as saver
 import firth.training.trainer as trainer_module
@@ -59,11 +60,8 @@ class Killed(BaseException):
 
 
 @every_system
-@pytest.mark.parametrize("at_step", [3, 7, 11])
-def test_killed_in_the_middle_of_a_stream(
-    system: str, at_step: int, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_killed(tiny_recipe(system, tiny_corpus), at_step, tmp_path, monkeypatch)
+def test_killed_in_the_middle_of_a_stream(system: str, tiny_corpus: Path, tmp_path: Path) -> None:
+    check_killed(tiny_recipe(system, tiny_corpus), (3, 7, 11), tmp_path)
 
 
 OTHER_PLANS = [
@@ -75,27 +73,28 @@ OTHER_PLANS = [
 
 @pytest.mark.parametrize(("system", "setting"), OTHER_PLANS)
 def test_killed_in_another_plan_than_the_systems_own(
-    system: str, setting: str, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    system: str, setting: str, tiny_corpus: Path, tmp_path: Path
 ) -> None:
-    check_killed(tiny_recipe(system, tiny_corpus, setting), 7, tmp_path, monkeypatch)
+    check_killed(tiny_recipe(system, tiny_corpus, setting), (7,), tmp_path)
 
 
-def check_killed(recipe: Pretrain, at_step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_killed(recipe: Pretrain, steps: Sequence[int], tmp_path: Path) -> None:
+    """A run that is killed before each of these steps, beside one that is not."""
     pretrain(recipe, tmp_path / "whole", silent)
     original = trainer_module.Trainer.train_step
+    for at_step in steps:
+        cut = tmp_path / f"cut-{at_step}"
 
-    def dies(self: Any, batches: Any) -> Any:
-        if self.state.step == at_step:
-            raise Killed
-        return original(self, batches)
+        def dies(self: Any, batches: Any, at_step: int = at_step) -> Any:
+            if self.state.step == at_step:
+                raise Killed
+            return original(self, batches)
 
-    monkeypatch.setattr(trainer_module.Trainer, "train_step", dies)
-    with pytest.raises(Killed):
-        pretrain(recipe, tmp_path / "cut", silent)
-    monkeypatch.undo()
-    outcome = resume(tmp_path / "cut", silent)
-    assert outcome.finished
-    assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(trainer_module.Trainer, "train_step", dies)
+            pretrain(recipe, cut, silent)
+        assert resume(cut, silent).finished
+        assert what_counts(cut) == what_counts(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,9 @@ def test_recurrent_state_of_another_shape_is_named(tiny_corpus: Path, tmp_path: 
         resume(tmp_path / "run", silent)
 
 
-PROGRAM = """
+PROGRAM = (
+    NO_PLOTS
+    + """
 import os, sys, tomllib
 from pathlib import Path
 from firth.pretraining.run import pretrain, resume
@@ -147,6 +148,7 @@ print(f"finished {outcome.finished} {outcome.step}\\n", end="", flush=True)
 threads = {Path(f"/proc/self/task/{t}/comm").read_text().strip() for t in os.listdir("/proc/self/task")}
 print("threads of the group:", [name for name in threads if "gloo" in name], flush=True)
 """
+)
 
 
 def start(run: Path, recipe: Path, *more: str) -> subprocess.Popen[str]:

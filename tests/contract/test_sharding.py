@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from systems_under_test import tiny_recipe
+from systems_under_test import NO_PLOTS, tiny_recipe
 from test_resume import check_equal_curves, silent, what_counts
 
 from firth.config import to_toml
@@ -20,7 +20,9 @@ from firth.training.checkpoint import list_checkpoints
 from firth.training.log import read_log
 
 # Runs each job in turn, in the processes of one launch, and prints what a process holds and exchanges.
-PROGRAM = """
+PROGRAM = (
+    NO_PLOTS
+    + """
 import contextlib, dataclasses, errno, gc, json, os, signal, sys, threading, tomllib
 from pathlib import Path
 import torch
@@ -103,6 +105,7 @@ for job in json.loads(sys.argv[2]):
     # The sharded model is a reference cycle that holds the connections of the group just left.
     gc.collect()
 """
+)
 
 
 def launch(n: int, folder: Path, jobs: list[dict[str, Any]], *, rank: int = 0) -> list[dict[str, Any]]:
@@ -162,17 +165,16 @@ def test_two_processes_compute_what_one_does_and_resume_bit_for_bit(recipe: Any,
         assert report["traffic"] == pytest.approx(expected, rel=0.03), report
 
 
-def test_a_run_is_resumed_by_eight_four_one_and_two_processes(recipe: Any, tmp_path: Path) -> None:
-    """The same batches; and of eight processes each holds little more than an eighth."""
-    recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, micro_batches=8, steps=6))
+def test_a_run_is_resumed_by_four_one_and_two_processes(recipe: Any, tmp_path: Path) -> None:
+    """The same batches; and of four processes each holds little more than a quarter."""
+    recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, steps=6))
     (tmp_path / "recipe.toml").write_text(to_toml(recipe))
     pretrain(recipe, tmp_path / "one", silent, processes=1)
     run = str(tmp_path / "run")
-    (report,) = launch(8, tmp_path, [{"run": run, "sharding": "full", "stop": 1}])
+    (report,) = launch(4, tmp_path, [{"run": run, "sharding": "full", "stop": 2}])
     # Weight, gradient and Adam's two means, in four bytes each.
-    assert report["held"] <= 0.17 * 16 * report["parameters"]
-    assert report["step"] == 1
-    launch(4, tmp_path, [{"run": run, "sharding": "full", "stop": 2}])
+    assert report["held"] <= 0.30 * 16 * report["parameters"]
+    assert report["step"] == 2
     (report,) = launch(1, tmp_path, [{"run": run, "sharding": "auto", "stop": 3}])
     assert any("processes 4 -> 1" in text for text in report["said"])
     reports = launch(2, tmp_path, [{"run": run, "sharding": "none", "stop": 4}, {"run": run, "sharding": "full"}])

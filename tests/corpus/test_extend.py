@@ -380,6 +380,7 @@ def test_a_run_killed_while_it_is_first_scored_begins_anew(
     assert losses[0] == losses[1]
 
 
+@pytest.mark.draws
 def test_the_report_of_the_run_compares_before_and_after(domain: tuple[Path, Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     model, folder = domain

@@ -84,6 +84,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, list[str
     return demo(out, settings=SETTINGS, docs=tiny_docs(), tell=said.append), said
 
 
+@pytest.mark.draws
 def test_all_that_is_promised_is_there(made: tuple[DemoResult, list[str]]) -> None:
     result, said = made
     page = result.report.read_text("utf-8")

@@ -62,6 +62,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
         write_attention_picture(drawn(["a", "b"]), tmp_path / "nowhere" / "maps.png")
 
 
+@pytest.mark.draws
 def test_a_report_holds_it_and_needs_nothing_else(tmp_path: Path) -> None:
     pages = []
     for name in ("one.html", "two.html"):

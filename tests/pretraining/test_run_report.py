@@ -13,6 +13,8 @@ from firth.pretraining.report import short_sentence, write_run_report
 from firth.pretraining.run import recipe_of
 from firth.systems import SYSTEMS
 
+pytestmark = pytest.mark.draws
+
 
 def test_a_run_is_drawn_from_its_log(tiny_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

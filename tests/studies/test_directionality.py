@@ -33,6 +33,7 @@ def test_tables_show_what_is_done() -> None:
     assert published_table()[0] == ["model", "SST-2, accuracy", "MRPC, accuracy"]
 
 
+@pytest.mark.draws
 def test_the_report_has_a_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page = write_study_report(tmp_path, FACTS).read_text("utf-8")

@@ -107,6 +107,7 @@ def test_few_labels_are_drawn_several_times_and_alike_for_all_starts(
     assert baseline["dev"]["dev"]["accuracy"]["values"] == parts and baseline["what"].startswith("TF-IDF")
 
 
+@pytest.mark.draws
 def test_the_report_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page = write_study_report(tmp_path, FACTS).read_text("utf-8")

@@ -67,6 +67,7 @@ def test_tables_show_what_is_done() -> None:
     assert label_curves(FACTS) == {ULMFIT_STARTS[0]: ([100.0], [60.0])}
 
 
+@pytest.mark.draws
 def test_the_report_has_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page = write_study_report(tmp_path, FACTS).read_text("utf-8")
