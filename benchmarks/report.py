@@ -12,7 +12,7 @@ from measure import RESULTS, ROOT, markdown
 ORDER = (
     "encode-sentences", "encode-mixed", "pretrain-step-mini", "pretrain-step-base", "same-minutes",
     "finetune-step-mini", "finetune-step-base", "attention", "products", "prepare", "loader",
-    "training-memory", "startup", "serve", "gpu-pretrain-step", "gpu-encode",
+    "training-memory", "startup", "serve", "serve-memory", "gpu-pretrain-step", "gpu-encode",
 )  # fmt: skip
 
 HEAD = """# Benchmarks

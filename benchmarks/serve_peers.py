@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import load
 import measure
 import numpy as np
@@ -29,7 +28,6 @@ import texts as material
 from encode import write_folder
 from peer_servers import BENTOML, FASTAPI, FASTAPI_TUNED, FIRTH, INFINITY, LITSERVE, Running, Server, ServerError
 from prepare import memory_of_tree
-from serve import resident_bytes
 from serve_tables import OURS, InProcess, Measured, comparison, firth_alone, latencies, targets
 
 import firth
@@ -166,17 +164,11 @@ async def further(port: int, work: Material, capacity: float, progress: Progress
 
 
 async def many(port: int, work: Material) -> dict[str, Any]:
-    """``requests`` to a tiny model: how many a second, and the server's memory before and after."""
+    """``requests`` to a tiny model: how many a second."""
     endless = itertools.cycle(asked(FIRTH, work.sentences))
-
-    def resident() -> float:
-        return resident_bytes(httpx2.get(f"http://{peer_servers.HOST}:{port}/metrics").text)
-
     async with load.clients(peer_servers.HOST, port, CLIENTS) as clients:
         await load.closed(clients, itertools.islice(endless, work.requests // 10))
-        before = resident()
-        outcome = await load.closed(clients, itertools.islice(endless, work.requests))
-        return outcome.summary() | {"before_bytes": before, "after_bytes": resident()}
+        return (await load.closed(clients, itertools.islice(endless, work.requests))).summary()
 
 
 def in_process(folder: Path, precision: str, work: Material) -> InProcess:
@@ -335,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> Path | None:
     parser.add_argument("--sentences", type=int, default=320, help="sentences that 32 clients ask for")
     parser.add_argument("--mixed", type=int, default=80, help="texts of mixed lengths")
     parser.add_argument("--seconds", type=float, default=14.0, help="of each load at random times")
-    parser.add_argument("--requests", type=int, default=100_000, help="to a tiny model, for the server's memory")
+    parser.add_argument("--requests", type=int, default=20_000, help="to a tiny model")
     options = measure.parsed(parser, arguments)
     if options.install:
         if options.envs is None:

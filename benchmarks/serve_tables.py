@@ -138,8 +138,6 @@ def firth_alone(
             "answered": tiny["answered_per_s"],
             "p50": tiny.get("answered_p50_ms"),
             "p99": tiny.get("answered_p99_ms"),
-            "before_mb": tiny["before_bytes"] / 1e6,
-            "after_mb": tiny["after_bytes"] / 1e6,
         },
     ]
     columns: measure.Columns = (
@@ -150,8 +148,6 @@ def firth_alone(
         ("p99", "p99, ms", "{:.0f}"),
         ("refused", "refused", "{:,}"),
         ("refused_p99", "p99 of refusals, ms", "{:.1f}"),
-        ("before_mb", "MB before", "{:,.0f}"),
-        ("after_mb", "MB after", "{:,.0f}"),
     )
     return measure.table("`firth serve` in float32 alone", columns, rows)
 
@@ -194,11 +190,6 @@ def targets(
     ratio = alone.loads["beside"]["answered_p99_ms"] / alone.loads["quiet"]["answered_p99_ms"]
     row("p99 beside many long texts, times that without", "≤ 2", ratio, "{:.1f}", lambda x: x <= 2)
     row("requests/s of a tiny model", "≥ 1,500", tiny["answered_per_s"], "{:,.0f}", lambda x: x >= 1500)
-    growth = tiny["after_bytes"] / tiny["before_bytes"] - 1
-    row(
-        f"growth of memory over {sum(tiny['statuses'].values()):,} requests",
-        "< 1 %", growth, "{:.2%}", lambda x: x < 0.01,
-    )  # fmt: skip
     row("ready after", "≤ 5 s", alone.ready_s, "{:.1f} s", lambda x: x <= 5)
     columns: measure.Columns = (
         ("name", "target", "{}"),

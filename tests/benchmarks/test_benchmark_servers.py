@@ -141,7 +141,7 @@ def test_targets(script) -> None:
         ),
     ]
     processes = {"float32": tables.InProcess(1100.0, 1000.0, 9.0)}
-    tiny = {"answered_per_s": 900.0, "statuses": {"200": 1000}, "before_bytes": 100e6, "after_bytes": 100.5e6}
+    tiny = {"answered_per_s": 900.0, "statuses": {"200": 1000}}
     rows = {row["name"]: row for row in tables.targets(every, processes, tiny)["rows"]}
     met = {name: row["met"] == "yes" for name, row in rows.items()}
     assert met == {
@@ -155,7 +155,6 @@ def test_targets(script) -> None:
         "p99 of refusals": False,
         "p99 beside many long texts, times that without": True,
         "requests/s of a tiny model": False,
-        "growth of memory over 1,000 requests": True,
         "ready after": True,
     }
     assert rows["times the best peer, sentences, float32"]["measured"] == "1.7"
@@ -180,7 +179,7 @@ def test_the_record(script, tmp_path: Path) -> None:
     run.measured = [measured(tables, "peer", "float32"), measured(tables, "firth serve, float32", "float32")]
     run.notes, run.versions = ["BentoML, float32: left out, not installed."], {"litserve": "0.2"}
     processes = {"float32": tables.InProcess(1100.0, 1000.0, 9.0)}
-    tiny = {"answered_per_s": 900.0, "statuses": {"200": 1000}, "before_bytes": 100e6, "after_bytes": 100.5e6}
+    tiny = {"answered_per_s": 900.0, "statuses": {"200": 1000}}
     options = Namespace(quick=True, out=tmp_path, data=Path("nowhere"))
     record = json.loads(peers.write(options, "tiny", run, processes, tiny).read_text("utf-8"))
     assert record["name"] == "serve" and record["notes"] == run.notes
@@ -190,7 +189,7 @@ def test_the_record(script, tmp_path: Path) -> None:
     assert [row["name"] for row in every["rows"]][:2] == ["peer", "firth serve, float32"]
     assert every["rows"][0]["loads"]["own"]["answered_p99_ms"] == 40.0, "the record has all that was measured"
     assert [row["alone_p50"] for row in times["rows"]] == [10.0, 10.0]
-    assert alone["rows"][-1]["name"].startswith("BERT-tiny, 1,000 requests") and len(aims["rows"]) == 12
+    assert alone["rows"][-1]["name"].startswith("BERT-tiny, 1,000 requests") and len(aims["rows"]) == 11
     assert "*peer* (70.0 a second)" in record["about"]
 
 
@@ -209,7 +208,16 @@ def test_firth_alone(script, tmp_path: Path) -> None:
     assert first["sentences"]["statuses"] == {"200": 64} and first["sentences"]["tokens_per_s"] > 0
     targets = record["tables"][3]["rows"]
     # Nothing is said of peers that were not there.
-    assert len(targets) == 6 + 3 * len(served) and not any("peer" in row["name"] for row in targets)
+    assert len(targets) == 5 + 3 * len(served) and not any("peer" in row["name"] for row in targets)
+
+
+@pytest.mark.slow
+def test_memory_is_looked_at_ten_times(script, tmp_path: Path) -> None:
+    path = script("serve_memory").main(["--quick", "--data", "nowhere", "--out", str(tmp_path)])
+    record = json.loads(path.read_text("utf-8"))
+    rows = record["tables"][0]["rows"]
+    assert [row["name"] for row in rows] == [str(30 * number) for number in range(11)]
+    assert rows[0]["growth"] == 0 and all(row["resident_mb"] > 50 and row["answered_per_s"] > 0 for row in rows)
 
 
 def test_versions_of_one_package_in_two_environments_are_both_told(script) -> None:
