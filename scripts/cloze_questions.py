@@ -32,7 +32,7 @@ WORD = re.compile(r"\w+")
 # Sentences of a part of an article, and questions that are asked of each part.
 PART, MOST_QUESTIONS = 40, 3
 # Characters of a sentence, sentences of a context, words on either side of the blank, words that sentences share.
-SENTENCE, CONTEXT, BESIDE, SHARED = (25, 350), (2, 6), (4, 16), 2
+SENTENCE, CONTEXT, BESIDE, SHARED = (25, 350), (3, 7), (4, 16), 2
 # Words in a row by which a context counts as known.
 KNOWN = 10
 
