@@ -22,9 +22,8 @@ from serve import resident_bytes
 from firth.progress import Progress
 
 CLIENTS, TENTHS, SENTENCES = 32, 10, 320
-# Tenths of the requests that come before those that count: by then most sizes of batch, those included that come when
-# clients begin and end, have had their kernels compiled.
-WARM_UP = 5
+# Tenths of the requests that come before those that count.
+WARM_UP = 1
 MOST_GROWTH = 0.01
 COLUMNS: measure.Columns = (
     ("name", "requests", "{}"),
