@@ -129,12 +129,13 @@ def test_every_row_is_a_sound_recipe_and_every_cell_has_a_name_of_its_own(tmp_pa
 
 
 def test_a_model_goes_on_with_the_text_of_its_task_and_what_the_dev_file_has_is_left_out(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, tmp_path: Path
 ) -> None:
-    quick = {"train": {"batch_tokens": 256, "epochs": 1.0, "precision": "float32"}}
-    monkeypatch.setattr(
-        finetuning, "_OWN_TEXT", finetuning._OWN_TEXT | quick | {"data": {"instances": "documents", "length": 32}}
-    )
+    row = next(row for row in ROWS if row.name == "CoLA")
+    own_text = row.own_text | {
+        "data": {"instances": "documents", "length": 32},
+        "train": {"batch_tokens": 256, "epochs": 1.0, "precision": "float32"},
+    }
     shared = "and the captain of the old mill walked slowly down to the river in the evening"
     lines = [f"the captain number {n} walked to the river, and it was the last\t{n % 2}" for n in range(60)]
     (tmp_path / "t.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", "utf-8")
@@ -144,7 +145,8 @@ def test_a_model_goes_on_with_the_text_of_its_task_and_what_the_dev_file_has_is_
     recipe = {"model": str(tiny_run), "task": "classify", "data": files}
     folder = tmp_path / "cell"
     folder.mkdir()
-    facts = finetuning.adapt_cell(folder, recipe=recipe, more_text=str(tmp_path / "more.txt"))
+    options: dict[str, Any] = {"recipe": recipe, "own_text": own_text, "more_text": str(tmp_path / "more.txt")}
+    facts = finetuning.adapt_cell(folder, **options)
     assert facts["steps"] > 1 and facts["tokens"] > 500
     text = (folder / "text.txt").read_text("utf-8").splitlines()
     # Of all training examples, though the recipe trains on few.
@@ -152,7 +154,7 @@ def test_a_model_goes_on_with_the_text_of_its_task_and_what_the_dev_file_has_is_
     assert read_json(folder / "corpus" / MANIFEST)["train"][0]["documents"] < 63  # of 64, two of which the dev file has
     assert shared in (folder / "corpus" / "README.md").read_text("utf-8")
     assert read_model(folder / "run").provenance["dev"] == facts["dev"]
-    assert finetuning.adapt_cell(folder, recipe=recipe, more_text=str(tmp_path / "more.txt")) == facts
+    assert finetuning.adapt_cell(folder, **options) == facts
 
 
 def test_folders_that_are_not_there_are_named(tmp_path: Path) -> None:

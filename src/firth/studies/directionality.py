@@ -16,8 +16,11 @@ from firth.recipes import laid_over, read_recipe_file
 from firth.studies.cells import StudyCell, check_corpus, check_data
 from firth.studies.finetuning import ROWS, recipe_of, tune_cell
 
-# 6 M tokens: an hour of one processor core for BERT, twice that for the others, which predict more tokens a row.
-STEPS, BATCH_TOKENS = 3000, 2048
+# 30 M tokens: a minute or two of a GPU each; of one processor core an hour for each 7 M of BERT, twice that for those
+# that predict more tokens a row.
+STEPS, BATCH_TOKENS = 3700, 8192
+# Of four times the tokens a step that the recipe has.
+_LEARNING_RATE = 1.5e-3
 MOST_EXAMPLES = 4000
 # One optimiser for all, also where a system has its own.
 _OPTIM = {"kind": "adamw", "learning_rate": 4e-4, "schedule": "linear", "warmup_share": 0.1, "epsilon": 1e-6}
@@ -82,7 +85,11 @@ def pretrain_cells(corpus: Path) -> list[StudyCell]:
         "save_every": STEPS // 20,
         "log_every": STEPS // 50,
     }
-    here = {"data": {"corpus": str(corpus)}, "optim": {"schedule": "linear"}, "train": train}
+    here = {
+        "data": {"corpus": str(corpus)},
+        "optim": {"schedule": "linear", "learning_rate": _LEARNING_RATE},
+        "train": train,
+    }
     recipe = laid_over(read_recipe_file("small"), here)
     return [
         StudyCell(

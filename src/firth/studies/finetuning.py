@@ -57,8 +57,9 @@ PRETRAINED, ADAPTED, SCRATCH, BASELINE = "pre-trained", "own text", "from scratc
 class TableRow:
     """One task of the study. ``data``: of the recipe, with files below the data folder; ``base``: which model.
 
-    ``labels``: numbers of training examples that it is trained with, beside all. ``more_text``: a file of unlabelled
-    text of the task's domain, one text a line, to go on with beside the task's own.
+    ``labels``: numbers of training examples that it is trained with, beside all. ``own_text``: how pre-training goes on
+    with the task's own text, if it does. ``more_text``: a file of unlabelled text of its domain, one text a line, to go
+    on with beside that.
     """
 
     name: str
@@ -69,18 +70,32 @@ class TableRow:
     baseline: bool = True
     labels: tuple[int, ...] = ()
     more_text: str = ""
+    own_text: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 LABELS = (100, 1000)
 # Rows of documents mostly tagged, with some context, rather than read twice.
 _TAGS: dict[str, dict[str, Any]] = {"head": {"windows": {"stride": 80}}}
-# Going on with the text of a task: about ten minutes of two cores for the largest.
+# Going on with the text of a task as ``--adapt-text`` does: some hundred steps.
 _OWN_TEXT: dict[str, dict[str, Any]] = {
     "data": {"instances": "documents", "length": 128},
     "masking": {"share": 0.2},
     "encoder": {"dropout": 0.1, "attention_dropout": 0.0},
     "optim": {"kind": "adamw", "learning_rate": 6e-4, "warmup_share": 0.05, "beta2": 0.99, "epsilon": 1e-8},
-    "train": {"batch_tokens": 4096, "epochs": 3.0},
+    "train": {"batch_tokens": 2048, "epochs": 5.0},
+}
+# With millions of tokens of it, in the lengths of pre-training: minutes of a GPU, hours of two cores.
+_MUCH_TEXT: dict[str, dict[str, Any]] = {
+    **_OWN_TEXT,
+    "data": {
+        "instances": "documents",
+        "length": 64,
+        "long_length": 512,
+        "long_share": 0.3,
+        "mixed_lengths": True,
+    },
+    "optim": _OWN_TEXT["optim"] | {"learning_rate": 1.2e-3},
+    "train": {"batch_tokens": 16384, "epochs": 4.0},
 }
 _QUESTIONS: dict[str, dict[str, Any]] = {"train": {"epochs": 4.0, "batch_examples": 16}}
 
@@ -90,17 +105,19 @@ ROWS = (
         task="glue/sst2",
         data={"folder": "glue/SST-2"},
         labels=LABELS,
+        own_text=_MUCH_TEXT,
         more_text="imdb/unsup.txt.xz",
     ),
-    TableRow(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}, labels=LABELS),
-    TableRow(name="TREC", task="trec", data={"folder": "@trec"}, labels=LABELS),
-    TableRow(name="AG News", task="ag-news", data={"folder": "ag-news"}, labels=LABELS),
-    TableRow(name="SMS spam", task="sms-spam", data={"folder": "sms-spam"}, labels=LABELS),
+    TableRow(name="CoLA", task="glue/cola", data={"folder": "glue/CoLA"}, labels=LABELS, own_text=_OWN_TEXT),
+    TableRow(name="TREC", task="trec", data={"folder": "@trec"}, labels=LABELS, own_text=_OWN_TEXT),
+    TableRow(name="AG News", task="ag-news", data={"folder": "ag-news"}, labels=LABELS, own_text=_OWN_TEXT),
+    TableRow(name="SMS spam", task="sms-spam", data={"folder": "sms-spam"}, labels=LABELS, own_text=_OWN_TEXT),
     TableRow(
         name="IMDb",
         task="imdb",
         data={"folder": "imdb", "limit": 8000},
         labels=LABELS,
+        own_text=_MUCH_TEXT,
         more_text="imdb/unsup.txt.xz",
     ),
     TableRow(name="MRPC", task="glue/mrpc", data={"folder": "glue/MRPC"}),
@@ -128,8 +145,12 @@ ROWS = (
         task="movie-reviews",
         data={"folder": "movie-reviews"},
         settings={"train": {"batch_examples": 16}},
+        own_text=_MUCH_TEXT,
+        more_text="imdb/unsup.txt.xz",
     ),
-    TableRow(name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="firth-mini-ko", labels=LABELS),
+    TableRow(
+        name="NSMC", task="nsmc", data={"folder": "nsmc"}, base="firth-mini-ko", labels=LABELS, own_text=_MUCH_TEXT
+    ),
     TableRow(name="KLUE-NER", task="klue/ner", data={"folder": "klue-ner"}, base="firth-mini-ko", settings=_TAGS),
     TableRow(
         name="KorQuAD",
@@ -163,15 +184,16 @@ def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
     divide = {"ARC": partial(_split_arc, data, out), "TREC": partial(_split_trec, data, out)}
     cells = []
     for row in ROWS:
-        if row.labels:
+        if row.own_text:
             options = {
                 "recipe": recipe_of(row, data, out),
+                "own_text": row.own_text,
                 "more_text": str(data / row.more_text) if row.more_text else "",
             }
             cells.append(StudyCell(f"{ADAPTED}/{row.name}", adapt_cell, options, prepare=divide.get(row.name)))
     for start in (PRETRAINED, BASELINE, SCRATCH, ADAPTED):
         for row in ROWS:
-            if (start == BASELINE and not row.baseline) or (start == ADAPTED and not row.labels):
+            if (start == BASELINE and not row.baseline) or (start == ADAPTED and not row.own_text):
                 continue
             recipe = recipe_of(row, data, out)
             needs: tuple[str, ...] = ()
@@ -231,16 +253,21 @@ def recipe_of(row: TableRow, data: Path, out: Path) -> dict[str, Any]:
     }
 
 
-def adapt_cell(folder: Path, *, recipe: dict[str, Any], more_text: str) -> dict[str, Any]:
-    """Continue pre-training on the text of a task's training examples; ``more_text``: a file of more, a text a line."""
+def adapt_cell(
+    folder: Path, *, recipe: dict[str, Any], own_text: dict[str, dict[str, Any]], more_text: str
+) -> dict[str, Any]:
+    """Continue pre-training on the text of a task's training examples; ``more_text``: a file of more, a text a line.
+
+    ``own_text``: how, as tables of a pre-training recipe.
+    """
     run, corpus = folder / _RUN, folder / "corpus"
     if (run / RECIPE).is_file():
         outcome = resume_pretraining(run)
     else:
         if not (corpus / MANIFEST).is_file():
             prepare_own_text(folder, corpus, recipe, more_text)
-        data = {**_OWN_TEXT["data"], "corpus": str(corpus)}
-        outcome = pretrain({"model": recipe["model"], **_OWN_TEXT, "data": data}, run)
+        data = {**own_text["data"], "corpus": str(corpus)}
+        outcome = pretrain({"model": recipe["model"], **own_text, "data": data}, run)
     if not outcome.finished:
         raise KeyboardInterrupt
     tokens = sum(shard["tokens"] for shard in read_json(corpus / MANIFEST)["train"])
@@ -254,7 +281,8 @@ def prepare_own_text(folder: Path, corpus: Path, recipe: dict[str, Any], more_te
     labelled = read_labelled(every["task"], data_config(every, str(folder)), {})
     texts = texts_of([*labelled.train, *labelled.held])
     if more_text:
-        texts += read_text_lines(Path(more_text))
+        lowered = all(text == text.lower() for text in texts)  # then the rest is read as the task's own text is
+        texts += [line.lower() if lowered else line for line in read_text_lines(Path(more_text))]
     own, dev, tokenizer = folder / "text.txt", folder / "dev.txt", folder / "tokenizer"
     write_text(own, "".join(f"{text.strip()}\n\n" for text in texts))
     write_text(dev, "".join(f"{text}\n" for records in labelled.dev.values() for text in texts_of(records)))
