@@ -95,7 +95,7 @@ _MUCH_TEXT: dict[str, dict[str, Any]] = {
         "mixed_lengths": True,
     },
     "optim": _OWN_TEXT["optim"] | {"learning_rate": 1.2e-3},
-    "train": {"batch_tokens": 16384, "epochs": 4.0},
+    "train": {"batch_tokens": 16384, "epochs": 3.0},
 }
 _QUESTIONS: dict[str, dict[str, Any]] = {"train": {"epochs": 4.0, "batch_examples": 16}}
 
