@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from firth import machine
 from firth.errors import ConfigError
 from firth.machine import _left_to_group, bound_kernel_caches, find_machine, free_memory, sizes_only
 from firth.models.bert import Bert
@@ -125,20 +124,3 @@ def test_a_gpu_is_taken_where_there_is_one(fast: bool, dtype: torch.dtype, monke
             ConfigError, match=r"this machine \(card 1\) has no bfloat16 units; use 'auto' or 'float32'"
         ):
             find_machine("bfloat16")
-
-
-def test_a_process_gives_back_what_batches_have_left_and_keeps_what_one_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    growth, sizes, given_back = machine._Growth(), list[int](), list[int]()
-    growth.most = 10
-
-    class Library:
-        def malloc_trim(self, _: int) -> None:
-            given_back.append(len(sizes))
-
-    monkeypatch.setattr("ctypes.CDLL", lambda name: Library())
-    monkeypatch.setattr(machine, "_resident", lambda: sizes[-1])
-    # A first batch, one that leaves little, one past the limit, the same again, which needs that much, and gaps again.
-    for resident in (100, 105, 111, 112, 121, 123, 108, 123):
-        sizes.append(resident)
-        growth.check()
-    assert given_back == [3, 6, 8]

@@ -265,6 +265,24 @@ def test_a_step_of_a_search_counts_for_what_it_reads(
     assert translated[:3] == [n_source, 1, 2] and max(translated) == n_source
 
 
+@pytest.mark.parametrize(("seconds", "times"), [(0.0, 2), (1e9, 0)])
+def test_freed_memory_goes_back_now_and_then(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, seconds: float, times: int
+) -> None:
+    given_back = list[int]()
+    monkeypatch.setattr("firth.machine.give_back", lambda: given_back.append(1))
+    monkeypatch.setattr("firth.serving.engine._GIVE_BACK_S", seconds)
+
+    async def work(client: Client) -> None:
+        hosted: Hosted = client.state.models["masked"]
+        for _ in range(3):
+            await client.state.engine.ask(hosted.embed(["the river"]), Caller("one", 1e12))
+
+    serve(work, "masked")
+    # After the last batch too, though perhaps only once its answer has been read.
+    assert len(given_back) in (times, times + bool(times))
+
+
 def test_attention_maps_are_not_interrupted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """They watch the layers, and would see others' rows there."""
     paused: list[str] = []

@@ -30,6 +30,9 @@ _TOKENIZER_THREADS = 2
 _SMALL_BYTES = 1024
 # Searches that go on at the same time, of all clients and of one; further ones wait.
 _SEARCHES, _SEARCHES_A_CLIENT = 16, 4
+# Seconds between two times that freed memory goes back to the system: batches of ever new sizes leave gaps, by which a
+# server grew for as long as it was asked; after every batch it would be a tenth slower.
+_GIVE_BACK_S = 10.0
 
 T = TypeVar("T")
 
@@ -125,7 +128,9 @@ class Engine:
     def _loop(self) -> None:
         import torch
 
-        usual = torch.get_num_threads()
+        from firth.machine import give_back
+
+        usual, given_back_s = torch.get_num_threads(), time.monotonic()
         while True:
             with self._changed:
                 batch = self._next()
@@ -142,6 +147,9 @@ class Engine:
             if torch.get_num_threads() != (threads := 1 if self.one_thread else usual):
                 torch.set_num_threads(threads)
             self._run(batch, long)
+            if time.monotonic() - given_back_s > _GIVE_BACK_S:
+                give_back()
+                given_back_s = time.monotonic()
 
     def _next(self) -> SharedBatch | None:
         self._drop_late()

@@ -24,7 +24,6 @@ from starlette.types import ASGIApp
 
 from firth.errors import ConfigError, FirthError
 from firth.inference.precision import Precision
-from firth.machine import stay_small
 from firth.progress import say
 from firth.serving.access import Access, is_loopback
 from firth.serving.admin import apart, forget_garbage, leave_processors, reload_model, show_models, warm, why_not
@@ -140,7 +139,6 @@ def serve(served: Served) -> None:
                 return
             leave_processors(state)
             forget_garbage()
-            stay_small()
             state.engine.start()
             state.started = True
             say(_address(served, bound))
