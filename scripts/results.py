@@ -221,7 +221,8 @@ def directionality_section() -> str:
         *earlier(record),
         f"Models of one size (4 layers, hidden size 256, 16,000 tokens of vocabulary), each pre-trained on the same "
         f"English text for {record.get('steps', directionality.STEPS):,} steps of "
-        f"{record.get('batch_tokens', directionality.BATCH_TOKENS):,} tokens with one schedule and learning rate, then fine-tuned on at most "
+        f"{record.get('batch_tokens', directionality.BATCH_TOKENS):,} tokens with one schedule and learning rate, "
+        f"then fine-tuned on at most "
         f"{directionality.MOST_EXAMPLES:,} examples, three epochs, three seeds (Devlin et al. "
         "2018, Table 5). GPT is fine-tuned with a language-model loss beside the task's, as "
         "published. Scores on dev files in percent, mean ± standard deviation; every choice was made on a tenth of the "
