@@ -84,14 +84,15 @@ def find_machine(precision: str, option: str = "train.precision", device: torch.
 def deterministic() -> Iterator[None]:
     """A context with deterministic CPU algorithms, without filling uninitialised memory."""
     options: Any = torch.utils.deterministic
-    before = torch.are_deterministic_algorithms_enabled(), options.fill_uninitialized_memory
+    before = torch.get_deterministic_debug_mode(), options.fill_uninitialized_memory
     if not torch.cuda.is_available():
-        torch.use_deterministic_algorithms(True)
+        # Not ``use_deterministic_algorithms``, which imports PyTorch's compiler: three seconds.
+        torch.set_deterministic_debug_mode("error")
         options.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.set_deterministic_debug_mode(before[0])
         options.fill_uninitialized_memory = before[1]
 
 

@@ -1,5 +1,7 @@
 """The optimisers against hand recursions, and their state there and back."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -330,3 +332,29 @@ def test_an_epsilon_of_zero_is_refused_where_weights_without_a_gradient_would_be
         OptimConfig(kind=kind, decay=0.0, epsilon=0.0)
     OptimConfig(kind="adagrad", decay=0.0, epsilon=0.0, accumulated=0.0025)
     OptimConfig(kind="sgd", epsilon=0.0)
+
+
+_FIRST_UPDATES = """
+import sys, torch
+from firth.machine import deterministic
+from firth.training.config import OptimConfig
+from firth.training.optim import make_optimizer
+
+with deterministic():
+    for kind in ("adamw", "bert_adam", "gpt_adam"):
+        model = torch.nn.Linear(3, 2)
+        optimizer = make_optimizer(model, OptimConfig(kind=kind))
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        assert model.weight.grad is None and torch.are_deterministic_algorithms_enabled()
+assert not torch.are_deterministic_algorithms_enabled()
+print("torch._dynamo" in sys.modules or "torch._inductor" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_does_not_import_the_compiler() -> None:
+    """It takes three seconds."""
+    ran = subprocess.run([sys.executable, "-c", _FIRST_UPDATES], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"

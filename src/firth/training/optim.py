@@ -1,6 +1,7 @@
 """Optimisers, and parameter groups for weight decay and learning-rate scales."""
 
 import contextlib
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,15 +20,26 @@ _AVERAGE = "average"
 _MOMENTUM = "momentum"
 
 
-class BertAdam(torch.optim.AdamW):
+class Adam(torch.optim.AdamW):
+    """PyTorch's AdamW, fused, whose first call does not import PyTorch's compiler: three seconds of a short run.
+
+    PyTorch wraps these methods to keep its compiler out of them, and loads it for that. No update is compiled here.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+    def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=0.0, fused=True)
+
+
+class BertAdam(Adam):
     """Adam without bias correction, with decoupled decay: ``p -= rate · (m / (√v + ε) + decay · p)``.
 
     Source: google-research/bert optimization.py, AdamWeightDecayOptimizer. It equals AdamW at a very large step count,
     so PyTorch's fused kernel applies, which reads the parameters once instead of nine times.
     """
-
-    def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float):
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=0.0, fused=True)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # no loss to return
@@ -69,7 +81,7 @@ class GptAdam(BertAdam):
         ]
 
 
-class Muon(torch.optim.AdamW):
+class Muon(Adam):
     """Momentum with orthogonalized updates for matrices; AdamW for all other parameters.
 
     ``p -= rate · (0.2 · √max(rows, columns) · O(m) + decay · p)``, where O(m) has the singular vectors of the Nesterov
@@ -82,7 +94,7 @@ class Muon(torch.optim.AdamW):
     """
 
     def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float, momentum: float):
-        super().__init__(params, lr=lr, betas=betas, eps=eps, fused=True)
+        super().__init__(params, lr=lr, betas=betas, eps=eps)
         self.momentum = momentum
 
     @torch.no_grad()
@@ -180,7 +192,7 @@ _ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _ENTRIES: Mapping[type, frozenset[str]] = {
     BertAdam: _ADAM,
     GptAdam: _ADAM | {_UPDATES},
-    torch.optim.AdamW: _ADAM,
+    Adam: _ADAM,
     torch.optim.Adagrad: frozenset({"step", "sum"}),
 }
 _COUNTS = ("step", _UPDATES)
@@ -237,7 +249,7 @@ def make_optimizer(
         return Muon(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, momentum=config.momentum)
     if config.kind == "sgd":
         return AveragedSgd(groups, lr=config.learning_rate)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True)
+    return Adam(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon)
 
 
 def _hidden_matrices(model: nn.Module) -> dict[int, int]:
