@@ -3,6 +3,7 @@
 import ctypes
 import os
 import resource
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -86,14 +87,22 @@ def deterministic() -> Iterator[None]:
     options: Any = torch.utils.deterministic
     before = torch.get_deterministic_debug_mode(), options.fill_uninitialized_memory
     if not torch.cuda.is_available():
-        # Not ``use_deterministic_algorithms``, which imports PyTorch's compiler: three seconds.
-        torch.set_deterministic_debug_mode("error")
+        _make_deterministic(2)
         options.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        torch.set_deterministic_debug_mode(before[0])
+        _make_deterministic(before[0])
         options.fill_uninitialized_memory = before[1]
+
+
+def _make_deterministic(mode: int) -> None:
+    """``mode``: as ``torch.set_deterministic_debug_mode`` has it: 0 is off, 1 warns, 2 raises."""
+    # The first tells PyTorch's compiler too, which takes seconds to import; ``compile_regions`` does once it is used.
+    if "torch._inductor" in sys.modules:
+        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
+    else:
+        torch.set_deterministic_debug_mode(mode)
 
 
 def reuse_memory() -> None:

@@ -140,7 +140,7 @@ def test_a_model_goes_on_with_the_text_of_its_task_and_what_the_dev_file_has_is_
     lines = [f"the captain number {n} walked to the river, and it was the last\t{n % 2}" for n in range(60)]
     (tmp_path / "t.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", "utf-8")
     (tmp_path / "d.tsv").write_text(f"text\tlabel\n{shared}\t1\na winter\t0\n", "utf-8")
-    (tmp_path / "more.txt").write_text(f"wood and water, {shared}\nan evening in winter\n" * 2, "utf-8")
+    (tmp_path / "more.txt").write_text(f"wood and water, {shared}\nAn Evening in winter\n" * 2, "utf-8")
     files = {"train": str(tmp_path / "t.tsv"), "dev": str(tmp_path / "d.tsv"), "limit": 20}
     recipe = {"model": str(tiny_run), "task": "classify", "data": files}
     folder = tmp_path / "cell"
@@ -150,7 +150,9 @@ def test_a_model_goes_on_with_the_text_of_its_task_and_what_the_dev_file_has_is_
     assert facts["steps"] > 1 and facts["tokens"] > 500
     text = (folder / "text.txt").read_text("utf-8").splitlines()
     # Of all training examples, though the recipe trains on few.
-    assert sum("captain number" in line for line in text) == 60 and "an evening in winter" in text
+    assert sum("captain number" in line for line in text) == 60 and "an evening in winter" in text, (
+        "lower-cased as the task's own are"
+    )
     assert read_json(folder / "corpus" / MANIFEST)["train"][0]["documents"] < 63  # of 64, two of which the dev file has
     assert shared in (folder / "corpus" / "README.md").read_text("utf-8")
     assert read_model(folder / "run").provenance["dev"] == facts["dev"]

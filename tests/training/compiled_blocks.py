@@ -1,10 +1,11 @@
 """Compiled blocks against plain ones, as a program: it says what holds, and fails at what does not."""
 
 import copy
+import sys
 
 import torch
-from torch._dynamo.utils import counters
 
+from firth.machine import deterministic
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.packed import Rows, Tokens
@@ -52,6 +53,8 @@ def check_equal_numbers() -> None:
 def check_no_new_graph() -> None:
     """With dropout, in bfloat16 as well as float32, in training and evaluation."""
     for dtype in (torch.float32, torch.bfloat16):
+        from torch._dynamo.utils import counters
+
         torch._dynamo.reset()
         counters.clear()
         model = encoder(0.1)
@@ -67,6 +70,19 @@ def check_no_new_graph() -> None:
         assert not counters["graph_break"]
 
 
+def check_deterministic() -> None:
+    """The compiler is told in the context, though it was imported within it, and told otherwise after it."""
+    assert "torch._inductor" not in sys.modules
+    with deterministic():
+        assert compile_regions(encoder(0.0), CPU, backend="aot_eager")
+        from torch._inductor import config
+
+        assert config.deterministic and torch.are_deterministic_algorithms_enabled()
+    assert not config.deterministic and not torch.are_deterministic_algorithms_enabled()
+
+
+check_deterministic()
+print("deterministic")
 check_equal_numbers()
 print("equal numbers")
 check_no_new_graph()

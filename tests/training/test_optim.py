@@ -341,9 +341,9 @@ from firth.training.config import OptimConfig
 from firth.training.optim import make_optimizer
 
 with deterministic():
-    for kind in ("adamw", "bert_adam", "gpt_adam"):
+    for kind in ("adamw", "bert_adam", "gpt_adam", "adagrad", "sgd"):
         model = torch.nn.Linear(3, 2)
-        optimizer = make_optimizer(model, OptimConfig(kind=kind))
+        optimizer = make_optimizer(model, OptimConfig(kind=kind, decay=0.0))
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -18,10 +18,8 @@ def compile_regions(encoder: Encoder, device: torch.device, backend: str = "indu
     """
     if not has_compiler(device):
         return False
-    if torch.are_deterministic_algorithms_enabled():  # of which ``firth.machine.deterministic`` tells PyTorch alone
-        from torch._inductor import config
-
-        config.deterministic = True
+    # ``firth.machine.deterministic`` has not told the compiler, if that was not there yet.
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     for region in encoder.regions():
         region.compile(dynamic=True, backend=backend)
     return True

@@ -20,21 +20,36 @@ _AVERAGE = "average"
 _MOMENTUM = "momentum"
 
 
-class Adam(torch.optim.AdamW):
-    """PyTorch's AdamW, fused, whose first call does not import PyTorch's compiler: three seconds of a short run.
+class _Uncompiled(torch.optim.Optimizer):
+    """What PyTorch's optimisers do at first, without importing PyTorch's compiler: 75 MB, and seconds of a short run.
 
     PyTorch wraps these methods to keep its compiler out of them, and loads it for that. No update is compiled here.
     """
 
-    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class AdamW(_Uncompiled, torch.optim.AdamW):
+    """PyTorch's, fused."""
+
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
     def __init__(self, params: Iterable[Any], *, lr: float, betas: tuple[float, float], eps: float):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=0.0, fused=True)
 
 
-class BertAdam(Adam):
+class Adagrad(_Uncompiled, torch.optim.Adagrad):
+    """PyTorch's."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adagrad.step))
+
+
+class _Sgd(_Uncompiled, torch.optim.SGD):
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
+
+
+class BertAdam(AdamW):
     """Adam without bias correction, with decoupled decay: ``p -= rate · (m / (√v + ε) + decay · p)``.
 
     Source: google-research/bert optimization.py, AdamWeightDecayOptimizer. It equals AdamW at a very large step count,
@@ -81,7 +96,7 @@ class GptAdam(BertAdam):
         ]
 
 
-class Muon(Adam):
+class Muon(AdamW):
     """Momentum with orthogonalized updates for matrices; AdamW for all other parameters.
 
     ``p -= rate · (0.2 · √max(rows, columns) · O(m) + decay · p)``, where O(m) has the singular vectors of the Nesterov
@@ -143,7 +158,7 @@ def orthogonalized(matrices: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-class AveragedSgd(torch.optim.SGD):
+class AveragedSgd(_Sgd):
     """SGD that can average its weights from some update on.
 
     Source: Merity et al. 2017, §3. Averages the weights after each update since; the released code starts
@@ -192,8 +207,8 @@ _ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _ENTRIES: Mapping[type, frozenset[str]] = {
     BertAdam: _ADAM,
     GptAdam: _ADAM | {_UPDATES},
-    Adam: _ADAM,
-    torch.optim.Adagrad: frozenset({"step", "sum"}),
+    AdamW: _ADAM,
+    Adagrad: frozenset({"step", "sum"}),
 }
 _COUNTS = ("step", _UPDATES)
 _OURS = {"bert_adam": BertAdam, "gpt_adam": GptAdam}
@@ -242,14 +257,14 @@ def make_optimizer(
         )
         return optimizer
     if config.kind == "adagrad":
-        return torch.optim.Adagrad(
+        return Adagrad(
             groups, lr=config.learning_rate, initial_accumulator_value=config.accumulated, eps=config.epsilon
         )
     if config.kind == "muon":
         return Muon(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, momentum=config.momentum)
     if config.kind == "sgd":
         return AveragedSgd(groups, lr=config.learning_rate)
-    return Adam(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon)
+    return AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon)
 
 
 def _hidden_matrices(model: nn.Module) -> dict[int, int]:
@@ -325,7 +340,7 @@ def _is_impossible(optimizer: torch.optim.Optimizer, entry: str, tensor: Tensor)
     Adam's state of a parameter begins with its first update, Adagrad's before it, from where its sums only grow.
     Moments and momentum are no evidence: of a parameter whose gradients are zeros they are zeros.
     """
-    if isinstance(optimizer, torch.optim.Adagrad):
+    if isinstance(optimizer, Adagrad):
         least = torch.full_like(tensor, optimizer.defaults["initial_accumulator_value"])
         return entry == "sum" and not bool((tensor >= least).all())
     if entry == "step" or (entry == _UPDATES and isinstance(optimizer, GptAdam)):
