@@ -16,7 +16,7 @@ _PARAMETER_BYTES, _GRADIENT_BYTES = 12, 4
 # What the vocabulary's loss and the libraries take for themselves. Measured, not derived.
 _FIXED_BYTES = 1.5e8
 # How far above the truth an estimate may be.
-_DOUBT = 1.35
+_DOUBT = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def estimate_memory(
     processes: int = 1,
     shares: int = 1,
 ) -> Memory:
-    """Estimate peak memory of a training step with micro-batches of ``tokens``, within a third. Meta device works.
+    """Estimate peak memory of a training step with micro-batches of ``tokens``, within a half. Meta device works.
 
     Measured against the truth by benchmarks/training_memory.py. Of several processes on one machine, which share
     weights and optimiser state: of all together. ``shares``: of one of so many processes that have equal shares of all

@@ -209,7 +209,7 @@ class TestCount:
     def test_where_memory_is_short_there_are_fewer(
         self, tiny_corpus: Path, tmp_path: Path, two_threads: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(several, "free_memory", lambda device: 5e8)
+        monkeypatch.setattr(several, "free_memory", lambda device: 3e8)
         assert count_processes(self.recipe(tiny_corpus, "train.steps=1000000"), tmp_path, "auto") == 1
 
     def test_a_recipe_that_says_how_many_keeps_them(self, tiny_corpus: Path) -> None:
