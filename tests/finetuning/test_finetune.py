@@ -455,6 +455,10 @@ def test_changed_data_or_another_model_are_refused(
     # Where a file stands and how its lines end says nothing about the examples.
     train.write_text(text.replace("\n", "\r\n"), newline="")
     resume(tmp_path / "out", tell=QUIET)
+    train.rename(tmp_path / "elsewhere.tsv")
+    with pytest.raises(ConfigError, match=r"t\.tsv: no such file; .*out began: resume it there"):
+        resume(tmp_path / "out", tell=QUIET)
+    (tmp_path / "elsewhere.tsv").rename(train)
     shutil.rmtree(tmp_path / "model")
     other = resolve(plain | {"from_scratch": True}, SETTINGS, "t")
     run_resolved(other, tmp_path / "other", tell=QUIET)

@@ -143,6 +143,9 @@ def resume(
             raise ConfigError(f"{out} is a pre-training run: resume it with firth pretrain --resume {out}")
         raise ConfigError(f"{out} is not a fine-tuning: it has no {RECIPE} with an {IDENTITY}")
     plain = read_toml(out / RECIPE)
+    for name in ("folder", "train", "dev"):
+        if (path := plain["data"].get(name)) and not Path(path).exists():
+            raise ConfigError(f"{path}: no such file; paths are relative to where {out} began: resume it there")
     resolved = resolve_stored(out)
     with lock(out), connect_to(on, out, tell) as cluster, deterministic():
         work = Runs(resolved, out, tell, cluster)

@@ -26,8 +26,8 @@ def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]
     sizes = Counter(split_key(record) for record in records)
     if len(records) == 1:
         raise InputError(
-            "there is 1 example: holding one out requires at least two; use more examples, or select on a dev file: "
-            "--set data.choose_on=dev"
+            "there is 1 example: holding one out requires at least two; use more examples (of tagged text: an empty "
+            "line after each sentence), or select on a dev file: --set data.choose_on=dev"
         )
     if len(sizes) < 2:
         raise InputError(

@@ -249,6 +249,13 @@ def test_a_csv_of_a_spreadsheet_in_another_country(tmp_path: Path, mark: str, na
     assert [r.text for r in read(commas)] == ["one; two"]
 
 
+def test_lines_that_end_in_a_carriage_return_alone_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_bytes(b"text\tlabel\rone\ta\rtwo\tb\r")
+    with pytest.raises(InputError, match=r"t\.tsv:1: lines end in a carriage return alone"):
+        read(path)
+
+
 def test_a_csv_without_commas_is_not_asked_for_tabs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected a text and a label, separated by a comma$"):
         read(file(tmp_path, "a.csv", "one column\n"))

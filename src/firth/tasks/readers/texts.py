@@ -303,6 +303,8 @@ def _places(
     names: list[str], has_header: bool, layout: TextFormat, labelled: bool, where: str, form: Form
 ) -> dict[str, int]:
     """Part -> column number."""
+    if "\r" in "".join(names).rstrip("\r"):
+        raise InputError(f"{where}: lines end in a carriage return alone: write them with line feeds (\\n)")
     columns = layout.columns.given()
     if not columns:
         columns = _known_columns(names, has_header, labelled, where, form)
