@@ -55,6 +55,8 @@ DEPTH = Bounds("at least 1 and at most 1,000", lambda x: 1 <= x <= 1000)
 WIDTH = Bounds("at least 1 and at most 1,000,000", lambda x: 1 <= x <= 1_000_000)
 OPTIONAL_WIDTH = Bounds("0 or more and at most 1,000,000", lambda x: 0 <= x <= 1_000_000)
 AMOUNT = Bounds("0 or more", lambda x: 0 <= x < math.inf)
+# Of initial weights: what float32 can hold.
+DEVIATION = Bounds("0 to 1,000,000", lambda x: 0 <= x <= 1_000_000)
 POSITIVE = Bounds("more than 0", lambda x: 0 < x < math.inf)
 SHARE = Bounds("a share, 0 to 1", lambda x: 0 <= x <= 1)
 PART = Bounds("more than 0 and at most 1", lambda x: 0 < x <= 1)

@@ -248,7 +248,7 @@ def run_costs(
     of them; blocks are recomputed only if that is not enough. ConfigError for a run that cannot be.
     """
     if not (tokens > 0 and math.isfinite(tokens)):
-        raise ConfigError(f"--tokens={tokens:g}: expected more than 0")
+        raise ConfigError(f"--tokens={tokens:g}: expected a finite number above 0")
     if price is not None and not (price >= 0 and math.isfinite(price)):
         raise ConfigError(f"--price-per-hour={price:g}: expected 0 or more")
     if length < 1 or step_tokens < length:

@@ -32,7 +32,8 @@ def test_nearest(firth, model: Path) -> None:
     )
     lines = firth("vectors", "nearest", model, "--json", stdin=b"oslo\ncairo\n").out.splitlines()
     assert [json.loads(line)["nearest"][0]["word"] for line in lines] == ["norway", "egypt"]
-    assert "'paris' is not among the 4 words" in firth("vectors", "nearest", model, "paris").complaint
+    unknown = firth("vectors", "nearest", model, "paris")
+    assert unknown.code == 1 and "'paris' is not among the 4 words" in unknown.complaint
 
 
 def test_unknown_words_of_stdin_do_not_end_the_run(firth, model: Path) -> None:
@@ -53,7 +54,7 @@ def test_nothing_is_near_a_vector_of_zeros(firth, tmp_path: Path) -> None:
     write_text(tmp_path / "a", [*ROWS, (b"nil", [0.0, 0.0, 0.0])])
     firth("vectors", "convert", tmp_path / "a", "--to", tmp_path / "m")
     result = firth("vectors", "nearest", tmp_path / "m", "nil")
-    assert (result.code, result.complaint) == (2, "the vector of 'nil' is all zeros, so it has no neighbours")
+    assert (result.code, result.complaint) == (1, "the vector of 'nil' is all zeros, so it has no neighbours")
     result = firth("vectors", "nearest", tmp_path / "m", stdin=b"nil\noslo\n")
     assert (result.code, result.complaint) == (1, "1 of 2 words without a vector")
 

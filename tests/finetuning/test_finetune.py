@@ -467,6 +467,19 @@ def test_changed_data_or_another_model_are_refused(
         resume(tmp_path / "out", tell=QUIET)
 
 
+def test_the_head_of_a_fine_tuned_model_goes_on_to_the_same_task(plain: dict[str, Any], tmp_path: Path) -> None:
+    run(plain, tmp_path / "first")
+    learnt = read_model(tmp_path / "first" / "model").objective.state_dict()
+    again = resolve(plain | {"model": str(tmp_path / "first")}, SETTINGS, "t")
+    assert any("first goes on: it has the same task, labels and network" in note for note in again.labelled.notes)
+    model = make_model(again.base, again.recipe, seed=1)
+    assert all(torch.equal(weight, learnt[name]) for name, weight in model.state_dict().items())
+    hidden = resolve(plain, [*SETTINGS, "head.network.hidden_width=8"], "t").recipe.head
+    for other in (hidden, dataclasses.replace(again.recipe.head, labels=("x", "y"))):
+        assert again.base.learnt_head("classify", other) == {}
+    assert again.base.learnt_head("multilabel", again.recipe.head) == {}
+
+
 def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
     plain: dict[str, Any], tiny_run: Path, tmp_path: Path
 ) -> None:
@@ -851,8 +864,6 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
 def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:
     pairs = "".join(f"text {i}\ttext {i % 7}\t{i % 5}\n" for i in range(40))
     (tmp_path / "pairs.tsv").write_text("text\tsecond\tlabel\n" + pairs)
-    records = [{"text": f"text {i}", "label": i % 5} | ({"second": "text"} if i else {}) for i in range(40)]
-    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (tmp_path / "texts.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\t{i % 5}\n" for i in range(40)))
 
     def of(file: str = "pairs.tsv", **said: Any) -> Any:
@@ -870,7 +881,6 @@ def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:
     assert "length" not in HEADS["towers"].settings["head"]["windows"]
     for other in (
         of("texts.tsv"),
-        of("mixed.jsonl"),  # towers have nothing to compare a single text with
         of(head_preset=""),
         of(head={"network": {"kind": "linear"}}),
         of(head={"windows": {"long": "windows"}}),

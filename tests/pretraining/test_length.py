@@ -93,7 +93,7 @@ def test_one_length_replaces_that_of_a_recipe() -> None:
     assert length_settings(5, None, None) == {"train.minutes": 5, "train.epochs": 0, "train.steps": 0}
     with pytest.raises(ConfigError, match="--minutes and --steps each set the length"):
         length_settings(5, None, 7)
-    with pytest.raises(ConfigError, match="--epochs=-1: expected more than 0"):
+    with pytest.raises(ConfigError, match="--epochs=-1: expected a finite number above 0"):
         length_settings(None, -1, None)
 
 

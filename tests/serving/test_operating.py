@@ -330,7 +330,7 @@ def test_probes_are_answered_while_models_are_loaded(
 
 def test_a_model_for_something_else_is_no_reload(tiny_run: Path, predictors: dict[str, Any]) -> None:
     old = Hosted("a", tiny_run, predictors["classify"])
-    with pytest.raises(ConfigError, match="pretraining instead of classify"):
+    with pytest.raises(ConfigError, match="is for pretraining, and .* served for classify; force takes it"):
         renewed(old, force=False)
     assert renewed(old, force=True).task == read_model(tiny_run).task
 

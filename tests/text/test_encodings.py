@@ -17,6 +17,7 @@ KOREAN, GERMAN = "배송이 빨라서 좋아요. 가격도 괜찮습니다.", "C
         (GERMAN, "cp1252", "WINDOWS-1252"),
         (KOREAN, "utf-16", "UTF-16"),
         (GERMAN, "utf-16", "UTF-16"),
+        (GERMAN, "utf-32", "UTF-32"),
         (GERMAN, "utf-16-le", "UTF-16LE"),
         (GERMAN, "utf-16-be", "UTF-16BE"),
     ],

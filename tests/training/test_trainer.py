@@ -216,6 +216,14 @@ def test_an_infinite_gradient_stops_with_advice(tmp_path: Path) -> None:
         trainer.fit()
 
 
+def test_a_first_held_out_loss_that_is_no_number_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)], dev=lambda: iter([batch_of([0], 1)]))
+    monkeypatch.setattr(HeldOut, "score", lambda self: {"loss": math.nan})
+    with pytest.raises(TrainingError, match=r"after step 4 the held-out loss is not finite\. Usual causes: "):
+        trainer.fit()
+    assert not (tmp_path / "run" / "model").exists()
+
+
 @pytest.mark.parametrize("dev", [None, lambda: iter([batch_of([0], 1)])])
 def test_weights_that_the_last_update_broke_are_no_model(tmp_path: Path, dev: Any) -> None:
     trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)], dev=dev, config={"steps": 1}, rate=lambda step: math.inf)

@@ -15,6 +15,7 @@ from cyclopts import (
     UnknownOptionError,
     UnusedCliTokensError,
 )
+from cyclopts._convert import _converters
 
 from firth.cli.attention import attention
 from firth.cli.average import average
@@ -118,6 +119,10 @@ for _number, _command in enumerate(_COMMANDS):
         if inspect.isfunction(_function):
             _function.__doc__ = _unwrapped(_function.__doc__)
 LabelledFlags.__doc__ = _unwrapped(LabelledFlags.__doc__)
+
+
+# cyclopts rounds 1.5 to 2 where a whole number is expected: refuse it, as 1e0 and words are.
+_converters[int] = int
 
 
 def run(tokens: Sequence[str]) -> int:

@@ -107,9 +107,11 @@ def plan(
     if network_gbits is not None and not network_gbits > 0:
         raise UsageError(f"--network-gbits={network_gbits:g}: expected more than 0")
     from firth.plan import text_tokens
+    from firth.pretraining.length import check_asked
     from firth.run_cost import STEP_TOKENS, find_device
 
     if tokens is None:
+        check_asked(None, epochs, None)
         tokens = (1.0 if epochs is None else epochs) * text_tokens(texts)
     kind = find_device(device, say)
     if per_node is not None:

@@ -176,7 +176,7 @@ def prepare(
     print(f"{out}: {documents}, {sentences}, {counted(report.tokens, 'token')}")
     held_out = f"{counted(report.dev_documents, noun)}, {counted(report.dev_tokens, 'token')}"
     nothing = "none; a larger --hold-out or --dev FILE gives some"
-    if report.documents == 1:
+    if report.documents - report.repeated_documents == 1:
         nothing = f"none of a single {noun}; a blank line begins another, and --dev FILE gives text for evaluation"
     print_table(
         [

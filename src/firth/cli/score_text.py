@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag, JsonFlag, check_texts, load_and_say, print_json, print_table, until_bad
+from firth.cli.shared import Flag, JsonFlag, check_texts, load_and_say, print_json, print_table, say_unknown, until_bad
 from firth.errors import FirthError, InputError, UsageError
 from firth.inference.precision import Precision
 from firth.progress import say
@@ -71,6 +71,7 @@ def score_text(
             before, n_before = totals.get(kind, (0.0, 0))
             totals[kind] = before + sum(token.log_probability for token in scored), n_before + len(scored)
         _print_score(score, tokens, as_json)
+        say_unknown(score.text, loaded)
     if bad:
         raise bad[0]
     if not n_texts:

@@ -285,7 +285,7 @@ def nearest(
             found = table.nearest(word, top_k)
         except InputError as error:
             if len(words) == 1:
-                raise
+                raise FirthError(str(error)) from None
             n_unknown += 1
             say(str(error) if words else f"stdin, line {number}: {error}")
         else:

@@ -15,7 +15,7 @@ import numpy as np
 from firth.corpus.duplicates import LONG, paragraph_key, split_key
 from firth.corpus.fingerprints import FingerprintBlock, fingerprint, inside, mix, ngrams
 from firth.errors import InputError
-from firth.tasks.readers.files import csv_rows
+from firth.tasks.readers.files import csv_rows, is_filled
 from firth.text.corpus import read_text_lines
 from firth.text.finding import bare_name
 from firth.text.tokenizer import whole_text
@@ -175,7 +175,7 @@ def _examples(path: Path) -> Iterator[list[str]]:
     """Yield the texts of each row of an evaluation file."""
     name = bare_name(path.name)
     if name.endswith(".csv"):
-        yield from (row for _, row in csv_rows(path, read_text_lines(path)))
+        yield from (row for _, row in filter(is_filled, csv_rows(path, read_text_lines(path))))
         return
     lines = ((number, line) for number, line in enumerate(read_text_lines(path), start=1) if line.strip())
     if name.endswith(".json"):

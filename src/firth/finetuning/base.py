@@ -30,7 +30,8 @@ from firth.vectors.folder import open_source
 class Base:
     """What fine-tuning starts from: a system, its configuration, a tokenizer, and weights unless from scratch.
 
-    ``untrained``: parts of the encoder that were never trained; they are not among the weights.
+    ``untrained``: parts of the encoder that were never trained; they are not among the weights. ``task``: the whole
+    model of which the encoder is a part, if it was fine-tuned.
     """
 
     system_name: str
@@ -39,6 +40,7 @@ class Base:
     weights: dict[str, Tensor] | None
     origin: dict[str, Any]
     untrained: tuple[str, ...] = ()
+    task: TaskModel | None = None
 
     @property
     def max_length(self) -> int | None:
@@ -91,6 +93,14 @@ class Base:
             encoder.load_state_dict(encoder.state_dict() | {n: self.weights[n] for n in names & self.weights.keys()})
         return encoder
 
+    def learnt_head(self, kind: str, head: Any) -> dict[str, Tensor]:
+        """The weights that a fine-tuned model has beside its encoder's, for a task of its kind, labels and network."""
+        if self.task is None or self.origin["task"] != kind:
+            return {}
+        asked, learnt = ((one.network, getattr(one, "labels", ())) for one in (head, self.task.config))
+        state = self.task.state_dict() if asked == learnt else {}
+        return {name: weight for name, weight in state.items() if not name.startswith("encoder.")}
+
     def maker(self, head: Any) -> RowMaker:
         """The sequence builder for a task whose options are ``head``."""
         row = SYSTEMS[self.system_name]
@@ -131,7 +141,8 @@ def base_of(loaded: Loaded, from_scratch: bool = False) -> Base:
     weights = None if from_scratch else learnt
     task = "" if loaded.task == PRETRAINING else loaded.task
     origin = {"system": loaded.system_name, "task": task, "provenance": loaded.provenance}
-    return Base(loaded.system_name, encoder.config, loaded.tokenizer, weights, origin, new)
+    whole = loaded.objective if isinstance(loaded.objective, TaskModel) and not from_scratch else None
+    return Base(loaded.system_name, encoder.config, loaded.tokenizer, weights, origin, new, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +199,7 @@ def make_model(base: Base, recipe: Finetune, seed: int, vectors: FirstVectors | 
     # Models whose heads began alike end near each other: the mean of their weights is a model as good as each.
     torch.manual_seed(seed_of(recipe.train.seed if recipe.train.average_seeds else seed, "head"))
     model = recipe.row.model(encoder, recipe.head)
+    model.load_state_dict(model.state_dict() | base.learnt_head(recipe.kind, recipe.head))
     if vectors is not None:
         assert model.features.own is not None and model.features.own.words is not None
         vectors.put_into(model.features.own.words)

@@ -238,12 +238,13 @@ class _Comparing:
         if file.is_file():
             found = read_json(file)
             changed = [key for key in mine if found.get(key) != mine[key]]
-            if changed:
+            if changed and found.keys() == mine.keys():
                 raise ConfigError(
                     f"{self.out} holds a comparison with other {' and '.join(changed)}: choose another --out, or "
                     "delete it"
                 )
-            return
+            if not changed:
+                return
         if holds_something(self.out):
             raise ConfigError(f"{self.out} exists already and is not a comparison: choose another --out")
         write_json(file, mine)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from firth.config import AMOUNT, COUNT, DEPTH, POSITIVE, RATE, WIDTH, Bounds, check_bounds, option, required
+from firth.config import AMOUNT, COUNT, DEPTH, DEVIATION, POSITIVE, RATE, WIDTH, Bounds, check_bounds, option, required
 from firth.errors import ConfigError
 from firth.text.characters import ROW
 
@@ -24,7 +24,7 @@ class BertConfig:
     )
     dropout: float = option(0.1, "dropout of embeddings and block outputs", RATE)
     attention_dropout: float = option(0.1, "dropout of attention weights", RATE)
-    init_range: float = option(0.02, "standard deviation of the initial truncated normal", AMOUNT)
+    init_range: float = option(0.02, "standard deviation of the initial truncated normal", DEVIATION)
     norm_epsilon: float = option(1e-12, "LayerNorm", POSITIVE)
     causal: bool = option(False, "True: left to right, each token attends only to earlier ones")
 
@@ -46,7 +46,7 @@ class GptConfig:
     dropout: float = option(0.1, "dropout of block outputs", RATE)
     attention_dropout: float = option(0.1, "dropout of attention weights", RATE)
     embedding_dropout: float = option(0.1, "dropout of the sum of token and position embeddings", RATE)
-    init_range: float = option(0.02, "standard deviation of the initial normal", AMOUNT)
+    init_range: float = option(0.02, "standard deviation of the initial normal", DEVIATION)
     norm_epsilon: float = option(1e-5, "LayerNorm", POSITIVE)
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class LstmConfig:
     width: int = option(256, "size of the embedding and of each layer", WIDTH)
     n_layers: int = option(1, "LSTM layers", DEPTH)
     dropout: float = option(0.0, "dropout of embeddings and layer outputs", RATE)
-    init_range: float = option(0.1, "embeddings are initialised uniformly in ± this", AMOUNT)
+    init_range: float = option(0.1, "embeddings are initialised uniformly in ± this", DEVIATION)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -90,7 +90,7 @@ class AwdLstmConfig:
     weight_dropout: float = option(0.5, "dropout of the hidden-to-hidden matrices", RATE)
     hidden_dropout: float = option(0.3, "dropout between layers, the same at every step", RATE)
     backward: bool = option(False, "True: read sequences from the last token to the first")
-    init_range: float = option(0.1, "embeddings are initialised uniformly in ± this", AMOUNT)
+    init_range: float = option(0.1, "embeddings are initialised uniformly in ± this", DEVIATION)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -153,7 +153,7 @@ class MtLstmConfig:
     n_layers: int = option(2, "LSTM layers per direction, and of the decoder", DEPTH)
     dropout: float = option(0.2, "dropout between layers", RATE)
     fixed_words: bool = option(True, "True: word vectors are frozen; false: they are trained")
-    init_range: float = option(0.1, "all parameters are initialised uniformly in ± this", AMOUNT)
+    init_range: float = option(0.1, "all parameters are initialised uniformly in ± this", DEVIATION)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import AMOUNT, POSITIVE, check_bounds, option
+from firth.config import AMOUNT, DEVIATION, POSITIVE, check_bounds, option
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class InitConfig:
     neighbour_heads: tuple[int, ...] = option(
         (), "offsets: heads of the first layer that start by attending to the token at that offset, e.g. [-1, 1]"
     )
-    neighbour_gain: float = option(1.0, "scale of their queries and keys: higher is sharper", AMOUNT)
+    neighbour_gain: float = option(1.0, "scale of their queries and keys: higher is sharper", DEVIATION)
     trained_positions: int = option(
         0,
         "number of leading positions that the base model was trained on; the later ones start extrapolated from them; "

@@ -113,7 +113,7 @@ def check_asked(minutes: float | None, epochs: float | None, steps: int | None) 
         raise ConfigError(f"{' and '.join(given)} each set the length of the run: give one of them")
     for flag, value in given.items():
         if not (value > 0 and math.isfinite(value)):
-            raise ConfigError(f"{flag}={value:g}: expected more than 0")
+            raise ConfigError(f"{flag}={value:g}: expected a finite number above 0")
 
 
 def length_settings(minutes: float | None, epochs: float | None, steps: int | None) -> dict[str, float]:

@@ -63,7 +63,9 @@ class Outcome:
 def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Pretrain:
     """Complete a recipe with everything that follows from the corpus and the model."""
     tables = override(dict(data), settings).get("data")
-    folder = tables.get("corpus") if isinstance(tables, dict) else None
+    if tables is not None and not isinstance(tables, dict):
+        raise ConfigError(f"{where}: data must be a table of keys, not {tables!r}")
+    folder = tables.get("corpus") if tables else None
     if not folder:
         raise ConfigError(f"{where}: data.corpus is missing: give --corpus, a folder made by firth prepare")
     corpus = Corpus(str(folder))

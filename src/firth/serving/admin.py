@@ -79,11 +79,11 @@ def warm(hosted: Hosted) -> None:
 def renewed(old: Hosted, *, force: bool) -> Hosted:
     """The model of a folder as it is now, loaded and warm; ConfigError if it is for something else."""
     new = load_hosted(old.name, old.path, old.precision, old.threshold)
-    if not force and (new.task, new.predictor.labels) != (old.task, old.predictor.labels):
-        raise ConfigError(
-            f"{old.path} has another task or other labels than the model that is served: "
-            f"{new.task} instead of {old.task}; force takes it"
-        )
+    if not force and new.task != old.task:
+        raise ConfigError(f"{old.path} is for {new.task}, and the model that is served for {old.task}; force takes it")
+    if not force and (labels := new.predictor.labels) != old.predictor.labels:
+        others = ", ".join(sorted(set(labels) ^ set(old.predictor.labels))[:5]) or "in another order"
+        raise ConfigError(f"{old.path} has other labels than the model that is served ({others}); force takes it")
     if not force and {new.pairs, old.pairs} == {True, False}:
         reads = {True: "pairs of texts", False: "single texts"}
         raise ConfigError(

@@ -396,7 +396,9 @@ def _outputs(forward: Forward, works: list[Any]) -> list[Any]:
 
 
 def _late() -> RefusalError:
-    return RefusalError(504, "deadline", "there was no answer within the time that was asked for (x-timeout-ms)")
+    return RefusalError(
+        504, "deadline", "there was no answer within the time allowed (x-timeout-ms, or the server's own)"
+    )
 
 
 def _stopping() -> RefusalError:

@@ -99,7 +99,11 @@ def check_labels(records: Iterable[R], labels: Iterable[str], problems: Problems
             if label not in known:
                 shown = ", ".join(known[:20]) + (" …" if len(known) > 20 else "")
                 found = label if len(label) <= _LONGEST else f"{label[:_LONGEST]}…"
-                header = ", or give --header if line 1 is one" if record.where.endswith(":1") else ""
+                header = (
+                    ", or give --header if line 1 is one"
+                    if isinstance(record, Text) and record.where.endswith(":1")
+                    else ""
+                )
                 raise InputError(
                     f"{record.where}: found the label {found!r}, expected one of the {len(known)} known ({shown}); "
                     f"correct it, or add it to the training data{header}"

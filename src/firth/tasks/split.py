@@ -30,9 +30,11 @@ def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]
             "line after each sentence), or select on a dev file: --set data.choose_on=dev"
         )
     if len(sizes) < 2:
+        in_groups = any(record.group or isinstance(record, Question) for record in records)
+        one = "of one article, dialogue or document" if in_groups else "of the same text"
         raise InputError(
-            f"{len(records)} examples are all of one article, dialogue or document: holding one out requires at least "
-            "two; use more examples, or select on a dev file: --set data.choose_on=dev"
+            f"{len(records)} examples are all {one}: holding one out requires at least two; "
+            "use more examples, or select on a dev file: --set data.choose_on=dev"
         )
     n = max(1, round(share * len(records)))
     held = _first_keys(sizes, n, seed_of("hold out"), most=len(sizes) - 1)

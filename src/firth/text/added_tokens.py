@@ -8,6 +8,7 @@ token helps only where that selects it: each is tried on the words before it is 
 import json
 import math
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,7 +144,7 @@ def choose_pieces(
     candidates = _candidates({word: words[word] for word in broken}, known)
     chosen: list[str] = []
     while True:
-        for piece in islice(candidates, n - len(chosen)):
+        for piece in islice(candidates, min(n, sys.maxsize) - len(chosen)):
             chosen.append(piece)
             if on_progress is not None:
                 on_progress(len(chosen))

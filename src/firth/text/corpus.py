@@ -19,7 +19,7 @@ from firth.errors import InputError
 from firth.progress import say
 from firth.remote import RemotePath
 from firth.text.archives import BROKEN_ARCHIVE, unpacked
-from firth.text.encodings import UTF16, conversion
+from firth.text.encodings import conversion, wide_encoding
 from firth.text.finding import PACKED, SURROGATE, bare_name, find_files, reason_of
 from firth.text.parquet import texts_of_parquet
 from firth.text.records import Document
@@ -406,8 +406,8 @@ def _tell_table(path: str) -> None:
 
 
 def _check_is_text(path: Path, block: bytes) -> None:
-    if block.startswith(UTF16):
-        raise InputError(f"{path}: UTF-16 text; {conversion(path, block)}")
+    if wide := wide_encoding(block):
+        raise InputError(f"{path}: {wide} text; {conversion(path, block)}")
     # Damaged text has some bytes that are not UTF-8: of a file in another encoding hardly a letter would be left.
     n_bad = len(block) - len(block.decode("utf-8", "ignore").encode())
     if len(block) >= _ENOUGH and n_bad > _MOST_BAD * len(block) and not block.count(0):

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from firth.remote import RemotePath
 
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+# The first begins as UTF-16 does.
+_UTF32 = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _HANGUL = re.compile("[가-힣]")
 
 
@@ -24,13 +26,18 @@ def conversion(path: Path, data: bytes) -> str:
 
 def _encoding(data: bytes) -> str:
     """The encoding as iconv names it."""
-    if data.startswith(UTF16):
-        return "UTF-16"
+    if wide := wide_encoding(data):
+        return wide
     if is_utf16(data):
         # Of a Latin letter the byte that is not 0 comes first or second.
         return "UTF-16LE" if data[1::2].count(0) > data[::2].count(0) else "UTF-16BE"
     korean = data.decode("cp949", "replace")
     return "CP949" if _is_mostly_hangul(korean) else "WINDOWS-1252"
+
+
+def wide_encoding(data: bytes) -> str:
+    """UTF-16 or UTF-32 where a byte order mark says so, else empty."""
+    return next((name for name, marks in (("UTF-32", _UTF32), ("UTF-16", _UTF16)) if data.startswith(marks)), "")
 
 
 def is_utf16(data: bytes) -> bool:

@@ -4,6 +4,7 @@ Source: Schuster & Nakajima 2012 (likelihood score); the frequency score is that
 """
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -124,7 +125,7 @@ def train_wordpiece(
     forms = _forms(words)
     alphabet = choose_alphabet(words, forms, len(SPECIALS), size, alphabet_limit)
     pieces = [*SPECIALS, *alphabet]
-    for piece in islice(joined_pieces(words, pieces, score, min_count), size - len(pieces)):
+    for piece in islice(joined_pieces(words, pieces, score, min_count), min(size - len(pieces), sys.maxsize)):
         pieces.append(piece)
         if on_progress is not None and len(pieces) % 50 == 0:
             on_progress(len(pieces))

@@ -368,6 +368,9 @@ class Trainer:
                 self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
                 weights = self.update.weights(self.saved or self.objective)
                 self._check_finite(weights)
+                if scores and self.judge is None and not math.isfinite(scores[self.judged_by]):
+                    what = f"the held-out {self.judged_by} is not finite"
+                    raise TrainingError(f"after step {self.state.step} {what}. {self._causes()}")
                 self.saver.save_best(weights, {"step": self.state.step, "dev": scores})
         if scores:
             self._adapt(scores[self.judged_by], progress)

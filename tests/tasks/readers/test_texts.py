@@ -101,9 +101,10 @@ def test_jsonl_keys(tmp_path: Path) -> None:
     path = file(
         tmp_path,
         "a.jsonl",
-        '{"text_a": "p", "text_b": "h", "label": "no", "id": 7, "extra": {}}\n{"premise": "p2", "label": "yes"}\n',
+        '{"text_a": "p", "text_b": "h", "label": "no", "id": 7, "extra": {}}\n'
+        '{"premise": "p2", "hypothesis": "h2", "label": "yes"}\n',
     )
-    assert read(path) == [Text("p", "no", f"{path}:1", "h", "7"), Text("p2", "yes", f"{path}:2")]
+    assert read(path) == [Text("p", "no", f"{path}:1", "h", "7"), Text("p2", "yes", f"{path}:2", "h2")]
     path = file(tmp_path, "b.jsonl", '{"q": {"body": "deep"}, "gold": "x"}\n')
     assert read(path, "text=q.body,label=gold") == [Text("deep", "x", f"{path}:1")]
     path = file(tmp_path, "d.jsonl", '{"text": "a", "meta.label": "x", "meta": {"label": "y"}}\n')
@@ -247,6 +248,32 @@ def test_a_csv_of_a_spreadsheet_in_another_country(tmp_path: Path, mark: str, na
     assert problems.notes[0] == f"{path}: no commas in the first line: {name} separate"
     commas = file(tmp_path, "b.csv", "label,text\nx,one; two\n")
     assert [r.text for r in read(commas)] == ["one; two"]
+
+
+def test_a_pair_among_single_texts_and_a_single_text_among_pairs_are_errors(tmp_path: Path) -> None:
+    single, pair = '{"text": "one", "label": "a"}\n', '{"text": "one", "second": "two", "label": "b"}\n'
+    with pytest.raises(InputError, match=r"a\.jsonl:2: found a pair, expected a single text as in .*:1"):
+        read(file(tmp_path, "a.jsonl", single + pair))
+    with pytest.raises(InputError, match=r"b\.jsonl:3: found a single text, expected a pair as in .*:1"):
+        read(file(tmp_path, "b.jsonl", pair + pair + single))
+    problems = Problems(skip_bad=True)
+    assert len(list(read_texts(file(tmp_path, "c.jsonl", single + pair + single), problems))) == 2 == problems.n_bad + 1
+
+
+def test_a_header_that_comes_again_is_no_example(tmp_path: Path) -> None:
+    table = "text,label\none,a\ntwo,b\n"
+    with pytest.raises(InputError, match=r"a\.csv:4: found the header of line 1 again; remove the row"):
+        read(file(tmp_path, "a.csv", table * 2))
+
+
+def test_an_empty_text_is_answered_in_its_place(tmp_path: Path) -> None:
+    def texts(name: str, content: str) -> list[str]:
+        return [r.text for r in read_texts(file(tmp_path, name, content), Problems(), labelled=False)]
+
+    assert texts("a.csv", 'text\none\n""\ntwo\n') == ["one", "", "two"]
+    assert texts("b.tsv", "text\none\n\ntwo\n") == ["one", "", "two"]
+    assert texts("c.csv", "id,text\n1,one\n2,\n\n3,two\n") == ["one", "", "two"]
+    assert texts("d.jsonl", '{"text": "one"}\n{"text": ""}\n') == ["one", ""]
 
 
 def test_lines_that_end_in_a_carriage_return_alone_are_said(tmp_path: Path) -> None:

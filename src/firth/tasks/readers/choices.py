@@ -14,6 +14,7 @@ from firth.tasks.readers.files import (
     Problems,
     check_records,
     columns_text,
+    is_filled,
     kind_of,
     list_field,
     make_each,
@@ -59,7 +60,7 @@ def _label(value: Any, where: str, labelled: bool) -> int | None:
 
 def read_swag(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Choice]:
     """Read SWAG: ``sent1`` is the text, ``sent2`` starts each ending; the video is the group."""
-    lines = read_csv(path)
+    lines = filter(is_filled, read_csv(path))
     number, names = next(lines, (1, []))
     needed = ("video-id", "sent1", "sent2", *_ENDINGS, *(("label",) if labelled else ()))
     missing = [name for name in needed if name not in names]
@@ -195,7 +196,7 @@ def read_arc_csv(path: Path, problems: Problems, *, labelled: bool = True) -> It
     """
 
     def rows() -> Iterator[tuple[int, list[str]]]:
-        for number, fields in read_csv(path):
+        for number, fields in filter(is_filled, read_csv(path)):
             if len(fields) == 6 and not any(choice.strip() for choice in fields[1:5]):
                 problems.leave_out("the file has lost the choices")
             elif len(fields) == 6 and labelled and fields[5] in ("E", "5"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firth.errors import InputError
-from firth.tasks.readers.files import Problems, read_csv, read_tsv
+from firth.tasks.readers.files import Problems, is_filled, read_csv, read_tsv
 from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR, Columns, known_parts
 
 # Rows that are read to decide, and fewer than which decide nothing.
@@ -162,7 +162,7 @@ def _may_be_name(value: str) -> bool:
 
 
 def _fields(path: Path, form: str) -> Iterator[list[str]]:
-    lines = read_csv(path) if form == "csv" else read_tsv(path, Problems(skip_bad=True))
+    lines = filter(is_filled, read_csv(path) if form == "csv" else read_tsv(path, Problems(skip_bad=True)))
     return (fields for _, fields in lines)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from firth.errors import InputError
 from firth.files import nearest
 from firth.text.archives import BROKEN_ARCHIVE, open_packed
-from firth.text.encodings import UTF16, conversion, is_utf16
+from firth.text.encodings import conversion, is_utf16, wide_encoding
 from firth.text.records import Record
 
 Item = TypeVar("Item")
@@ -27,6 +27,8 @@ KEPT_MESSAGES = 20
 # Bytes of a line, and characters of a CSV field: the longest books have a quarter of it. Of a whole JSON document.
 _LONGEST, _LONGEST_DOCUMENT = 2**24, 2**30
 _QUOTED = re.compile('"[^"]*(?:"|$)')
+# What gzip, xz and zip files begin with.
+_PACKED_MARKS = (b"\x1f\x8b", b"\xfd7zXZ", b"PK\x03\x04")
 _OTHER_PACKED = (".bz2", ".zst", ".zip", ".7z", ".tar", ".parquet", ".xlsx")
 
 
@@ -88,6 +90,8 @@ def read_lines(
     """
     number = 0
     for number, raw in enumerate(_raw_lines(path, longest), 1):
+        if number == 1 and raw.startswith(_PACKED_MARKS):
+            raise InputError(f"{path}: a compressed file; decompress it, or name it by its format: .gz or .xz")
         if number == 1 and encoding == "utf-8" and is_utf16(raw):
             raise InputError(
                 f"{path}:1: found bytes of 0 between letters, expected UTF-8 text; {conversion(path, raw)}"
@@ -134,8 +138,8 @@ def _raw_lines(path: Path, longest: int) -> Iterator[bytes]:
     try:
         with open_packed(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
-                if number == 1 and line.startswith(UTF16):
-                    raise InputError(f"{path}:1: found UTF-16 text, expected UTF-8; {conversion(path, line)}")
+                if number == 1 and (wide := wide_encoding(line)):
+                    raise InputError(f"{path}:1: found {wide} text, expected UTF-8; {conversion(path, line)}")
                 if len(line) > longest:
                     raise InputError(f"{path}:{number}: found a line of more than {longest:,} bytes; split it")
                 yield line
@@ -148,15 +152,19 @@ def _raw_lines(path: Path, longest: int) -> Iterator[bytes]:
 
 
 def read_tsv(path: Path, problems: Problems, *, encoding: str = "utf-8") -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, fields); quotation marks are plain text. Blank lines are skipped."""
+    """Yield (line number, fields) of all lines; quotation marks are plain text."""
     for number, line in read_lines(path, problems, encoding=encoding):
-        if line.strip():
-            yield number, line.split("\t")
+        yield number, line.split("\t")
 
 
 def read_csv(path: Path, problems: Problems | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Yield (first line number, fields) of a file; see ``csv_rows``."""
+    """Yield (first line number, fields) of all rows of a file; see ``csv_rows``."""
     return csv_rows(path, (line for _, line in read_lines(path)), problems)
+
+
+def is_filled(line: tuple[int, list[str]]) -> bool:
+    """Whether a row of a table is not blank."""
+    return any(field.strip() for field in line[1])
 
 
 def csv_rows(path: Path, lines: Iterator[str], problems: Problems | None = None) -> Iterator[tuple[int, list[str]]]:
@@ -180,8 +188,7 @@ def csv_rows(path: Path, lines: Iterator[str], problems: Problems | None = None)
             row = next(reader, None)
             if row is None:
                 return
-            if any(field.strip() for field in row):
-                yield number, row
+            yield number, row or [""]
     except csv.Error as error:
         raise InputError(f"{path}:{number}: not valid CSV ({error}); check the quotation marks of this row") from None
 
@@ -219,15 +226,29 @@ def read_json_document(path: Path) -> Any:
 
 
 def _json_of(text: str) -> Any:
-    value = json.loads(text)
+    value = json.loads(text, object_pairs_hook=_unique)
     if "\\u" in text:  # what is escaped may be no character, which no file of answers could hold
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
+        raise _TwiceError(f"the key {twice!r} comes twice")
+    return found
+
+
+class _TwiceError(ValueError):
+    pass
+
+
 def _why(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return error.msg
+    if isinstance(error, _TwiceError):
+        return str(error)
     return "half of a surrogate pair" if isinstance(error, UnicodeEncodeError) else "cannot be parsed"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from firth.errors import InputError
 from firth.tasks.readers.choices import read_arc, read_arc_csv
-from firth.tasks.readers.files import Problems, bare_suffix, check_records, make_each, read_csv, read_lines
+from firth.tasks.readers.files import Problems, bare_suffix, check_records, is_filled, make_each, read_csv, read_lines
 from firth.tasks.readers.tagging import in_bio
 from firth.tasks.readers.texts import Columns, TextFormat, read_texts
 from firth.text.records import Choice, Tagged, Text
@@ -46,7 +46,7 @@ def read_ag_news(path: Path, problems: Problems) -> Iterator[Text]:
             raise InputError(f"{path}:{number}: found {fields[:1]} and {len(fields)} columns, expected class 1-4 and 3")
         return Text(f"{fields[1]} {fields[2]}".strip(), AG_NEWS[int(fields[0]) - 1], f"{path}:{number}")
 
-    return check_records(path, make_each(read_csv(path), make, problems), problems)
+    return check_records(path, make_each(filter(is_filled, read_csv(path)), make, problems), problems)
 
 
 def read_published_arc(path: Path, problems: Problems) -> Iterator[Choice]:

@@ -19,6 +19,7 @@ from firth.tasks.readers.files import (
     bare_suffix,
     check_records,
     columns_text,
+    is_filled,
     kind_of,
     make_each,
     name_of,
@@ -141,7 +142,23 @@ def read_texts(
     advice = ", or name the columns without them: --columns text=NAME,label=NAME, and second=NAME of pairs"
     if layout.columns.given():
         advice = ""
-    return check_records(path, records, problems, advice=advice)
+    return check_records(path, _alike(records, problems) if labelled else records, problems, advice=advice)
+
+
+def _alike(records: Iterator[Text], problems: Problems) -> Iterator[Text]:
+    """The records; one with a second text where the first has none, or without one where it has, is an error."""
+    first = None
+    for record in records:
+        first = first or record
+        if (record.second is None) == (first.second is None):
+            yield record
+        else:
+            kinds = ("a single text", "a pair") if record.second is None else ("a pair", "a single text")
+            problems.add(
+                InputError(
+                    f"{record.where}: found {kinds[0]}, expected {kinds[1]} as in {first.where}; correct the row"
+                )
+            )
 
 
 def _form_of(path: Path) -> Form:
@@ -172,9 +189,9 @@ def _has_empty_text(parts: dict[str, Any]) -> bool:
 
 def _record(row: _Row, layout: TextFormat, labelled: bool) -> Text:
     parts, where = row.parts, row.where
-    second = None if parts.get("second") is None else _text(parts["second"], "second text", where)
+    second = None if parts.get("second") is None else _text(parts["second"], "second text", where, labelled)
     return Text(
-        text=_text(parts["text"], "text", where),
+        text=_text(parts["text"], "text", where, labelled),
         label=_label(parts.get("label"), layout, where) if labelled else None,
         where=where,
         second=second,
@@ -183,10 +200,11 @@ def _record(row: _Row, layout: TextFormat, labelled: bool) -> Text:
     )
 
 
-def _text(value: Any, what: str, where: str) -> str:
+def _text(value: Any, what: str, where: str, labelled: bool) -> str:
+    """An empty text teaches nothing, but gets an answer as any other."""
     if not isinstance(value, str):
         raise InputError(f"{where}: found {kind_of(value)} as {what}, expected text")
-    if not value.strip():
+    if labelled and not value.strip():
         raise InputError(f"{where}: found an empty {what}; fill it in or remove the row")
     return value
 
@@ -244,11 +262,14 @@ def _number(value: Any, where: str) -> float:
 
 def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool) -> Iterator[_Row]:
     lines = read_csv(path, problems) if form == "csv" else read_tsv(path, problems, encoding=layout.encoding)
-    first = next(lines, None)
+    first = next(filter(is_filled, lines), None)
     if first is None:
         raise InputError(f"{path}: found only blank lines, expected at least one example")
     number, fields = first
     names = [field.strip() for field in fields]
+    # In a table of one column an empty line is an empty text.
+    if labelled or len(names) > 1:
+        lines = filter(is_filled, lines)
     ahead = list(itertools.islice(lines, _ROWS_AHEAD))
     lines = itertools.chain(ahead, lines)
     has_header = _has_header(names, [row for _, row in ahead], layout)
@@ -259,6 +280,8 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
 
     def make(line: tuple[int, list[str]]) -> _Row:
         number, fields = line
+        if has_header and len(names) > 1 and fields == first[1]:
+            raise InputError(f"{path}:{number}: found the header of line {first[0]} again; remove the row")
         if len(fields) != len(names):
             hint = "a tab within a text?" if form == "tsv" else "a comma outside of quotation marks?"
             raise InputError(
@@ -289,7 +312,12 @@ def _has_header(names: list[str], rows: list[list[str]], layout: TextFormat) -> 
 
 
 def known_parts(first: Sequence[str], rows: Sequence[Sequence[str]]) -> set[str]:
-    """The parts that the first line of a table names; a name that comes again below it is a value, such as a label."""
+    """The parts that the first line of a table names; a name that comes again below it is a value, such as a label.
+
+    But for the whole line once more, as where files were put together with their headers.
+    """
+    if len(first) > 1:
+        rows = [row for row in rows if list(row) != list(first)]
     return {
         part
         for part, names in KNOWN_NAMES.items()
