@@ -100,7 +100,7 @@ def test_flags_are_laid_over_the_recipe_file(firth, tiny_corpus: Path, tmp_path:
     ("tokens", "parts"),
     [
         (["--steps", "0"], ["--steps", ">= 1"]),
-        (["--minutes", "0"], ["--minutes=0", "more than 0"]),
+        (["--minutes", "0"], ["--minutes=0", "a finite number above 0"]),
         (["--minutes", "3", "--epochs", "2"], ["--minutes and --epochs", "one of them"]),
         (
             ["--set", "train.batch_tokens=16"],
