@@ -391,3 +391,12 @@ def test_garbage_is_collected_again_after_imports() -> None:
 def test_tables_of_wide_names_line_up(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([("긍정", "1"), ("neutral", "2")])
     assert capsys.readouterr().out == "  긍정     1\n  neutral  2\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["search i x --top-k 1.5", "vocab t --out v --size 1e3", "serve a=b --port 80.5", "pretrain --processes 1.5"],
+)
+def test_a_fraction_is_no_whole_number(firth, command: str) -> None:
+    result = firth(*command.split())
+    assert result.code == 2 and f"{command.split()[-1]} is not a whole number" in result.complaint

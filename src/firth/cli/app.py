@@ -15,7 +15,6 @@ from cyclopts import (
     UnknownOptionError,
     UnusedCliTokensError,
 )
-from cyclopts._convert import _converters
 
 from firth.cli.attention import attention
 from firth.cli.average import average
@@ -42,6 +41,7 @@ from firth.cli.score import score
 from firth.cli.score_text import score_text
 from firth.cli.search import search
 from firth.cli.serve import serve
+from firth.cli.shared import NOTHING
 from firth.cli.study import study
 from firth.cli.translate import translate
 from firth.cli.vectors import vectors
@@ -121,10 +121,6 @@ for _number, _command in enumerate(_COMMANDS):
 LabelledFlags.__doc__ = _unwrapped(LabelledFlags.__doc__)
 
 
-# cyclopts rounds 1.5 to 2 where a whole number is expected: refuse it, as 1e0 and words are.
-_converters[int] = int
-
-
 def run(tokens: Sequence[str]) -> int:
     """Run the command in ``tokens`` and return its exit code; UsageError for wrong usage."""
     for token in tokens:
@@ -132,7 +128,7 @@ def run(tokens: Sequence[str]) -> int:
     with suppress(FileNotFoundError):  # a folder that was deleted: the command says what it lacks
         _check_utf8(os.getcwd())
     try:
-        if any(token.rpartition("=")[2].lower() in _NOTHING for token in tokens):
+        if any(token.rpartition("=")[2].lower() in NOTHING for token in tokens):
             _refuse_none(tokens)
         return app(list(tokens)) or 0
     except CycloptsError as error:
@@ -145,10 +141,6 @@ def _check_utf8(token: str) -> None:
         token.encode()
     except UnicodeEncodeError:
         raise UsageError(f"{token}: not UTF-8; rename it, or convert the text to UTF-8") from None
-
-
-# What the parser reads as "not given", where an option may be left out.
-_NOTHING = ("none", "null")
 
 
 def _refuse_none(tokens: Sequence[str]) -> None:

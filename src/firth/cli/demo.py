@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from firth.cli.shared import Whole
 
-def demo(*, out: Path = Path("demo"), seed: int = 12345) -> None:
+
+def demo(*, out: Path = Path("demo"), seed: Whole = 12345) -> None:
     """Run the end-to-end pipeline on Python's own documentation, in about ten minutes.
 
     Fine-tunes the shipped models with few labels beside baselines; then trains a tokenizer, pre-trains a small

@@ -9,6 +9,7 @@ from firth.cli.shared import (
     Errors,
     JsonFlag,
     Texts,
+    Whole,
     counted,
     on_interrupt,
     print_json,
@@ -28,7 +29,7 @@ def extend(
     /,
     *texts: Texts,
     out: Path,
-    tokens: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 2000,
+    tokens: Annotated[Whole, Parameter(validator=validators.Number(gte=1))] = 2000,
     errors: Errors = "replace",
     as_json: JsonFlag = False,
 ) -> None:

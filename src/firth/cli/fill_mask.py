@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import JsonFlag, check_texts, load_and_say, print_json, say_unknown, until_bad
+from firth.cli.shared import JsonFlag, Whole, check_texts, load_and_say, print_json, say_unknown, until_bad
 from firth.errors import FirthError, InputError
 from firth.inference.precision import Precision
 
@@ -23,7 +23,7 @@ def fill_mask(
     model: Annotated[Path, Parameter(name="MODEL")],
     /,
     *texts: Annotated[str, Parameter(name="TEXT")],
-    top_k: int = 5,
+    top_k: Whole = 5,
     precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import AtLeastOne, JsonFlag, print_json, print_next, print_table
+from firth.cli.shared import AtLeastOne, JsonFlag, Whole, print_json, print_next, print_table
 from firth.errors import UsageError
 from firth.progress import format_count, format_duration, say
 
@@ -18,7 +18,7 @@ def plan(
     *texts: Annotated[str, Parameter(name="TEXT")],
     minutes: float | None = None,
     threads: AtLeastOne = None,
-    devices: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
+    devices: Annotated[list[Whole] | None, Parameter(consume_multiple=True)] = None,
     device: str | None = None,
     model: str | None = None,
     tokens: float | None = None,

@@ -13,6 +13,7 @@ from firth.cli.shared import (
     Flag,
     OnFlag,
     ProcessesFlag,
+    Whole,
     counted,
     print_fill_mask_next,
     print_generate_next,
@@ -51,7 +52,7 @@ def pretrain(
     steps: AtLeastOne = None,
     minutes: float | None = None,
     epochs: float | None = None,
-    seed: int | None = None,
+    seed: Whole | None = None,
     objective: Literal["contrastive"] | None = None,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     show_recipe: Flag = False,
@@ -61,7 +62,7 @@ def pretrain(
     sharding: Literal["auto", "none", "full"] = "auto",
     threads: AtLeastOne = None,
     on: OnFlag = None,
-    restarts: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
+    restarts: Annotated[Whole | None, Parameter(validator=validators.Number(gte=0))] = None,
 ) -> int:
     """Pre-train a model on a corpus.
 

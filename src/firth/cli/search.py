@@ -8,6 +8,7 @@ from cyclopts import Parameter, validators
 
 from firth.cli.shared import (
     JsonFlag,
+    Whole,
     check_texts,
     counted,
     filled_lines,
@@ -32,9 +33,9 @@ def search(
     *queries: Annotated[str, Parameter(name="QUERY")],
     texts: Path | None = None,
     model: Path | None = None,
-    layer: int | None = None,
+    layer: Whole | None = None,
     pool: Pool | None = None,
-    top_k: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 5,
+    top_k: Annotated[Whole, Parameter(validator=validators.Number(gte=1))] = 5,
     precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:

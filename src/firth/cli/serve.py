@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from firth.cli.shared import Flag
+from firth.cli.shared import Flag, Whole
 from firth.config import from_dict, override
 from firth.errors import ConfigError
 from firth.inference.precision import Precision
@@ -14,7 +14,7 @@ from firth.inference.precision import Precision
 def serve(
     *models: Annotated[str, Parameter(name="NAME=PATH")],
     host: str = "127.0.0.1",
-    port: int = 8080,
+    port: Whole = 8080,
     key_file: Path | None = None,
     no_auth: Flag = False,
     allowed_host: list[str] | None = None,

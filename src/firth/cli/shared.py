@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter, Token, validators
 
 from firth.cli.command_hints import as_typed
 from firth.config import is_open_stream
@@ -34,17 +34,35 @@ Errors = Literal["replace", "strict"]
 Flag = Annotated[bool, Parameter(show_default=False)]
 
 
-def _counted(kind: object, value: int | str) -> None:
-    """At least one process."""
-    if isinstance(value, int) and value < 1:
+# What the parser reads as "not given"; ``firth.cli.app`` then says that the option is to be left out.
+NOTHING = ("none", "null")
+
+
+def _whole(kind: Any, tokens: Sequence[Token]) -> int | None:
+    """A whole number; cyclopts itself would round 1.5 to 2."""
+    if tokens[0].value.lower() in NOTHING:
+        return None
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value} is not a whole number.") from None
+
+
+def _processes(kind: Any, tokens: Sequence[Token]) -> int | str | None:
+    """At least one process, or auto."""
+    if tokens[0].value == "auto":
+        return "auto"
+    if (n := _whole(kind, tokens)) is not None and n < 1:
         raise ValueError("Must be auto or at least 1.")
+    return n
 
 
-ProcessesFlag = Annotated[int | Literal["auto"], Parameter(validator=_counted)]
+Whole = Annotated[int, Parameter(converter=_whole)]
+ProcessesFlag = Annotated[int | Literal["auto"], Parameter(converter=_processes)]
 JsonFlag = Annotated[bool, Parameter(name="--json", show_default=False)]
 Texts = Annotated[str, Parameter(name="TEXT", required=True)]
 OnFlag = Annotated[str | None, Parameter(name="--on")]
-AtLeastOne = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
+AtLeastOne = Annotated[Whole | None, Parameter(validator=validators.Number(gte=1))]
 RecoverText = Literal["exact", "published"]
 Others = Annotated[list[Path] | None, Parameter(name="--with")]
 CompileFlag = Annotated[bool, Parameter(name="--compile", negative="--no-compile", show_default=False)]

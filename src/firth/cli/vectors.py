@@ -10,6 +10,7 @@ from firth.cli.shared import (
     Flag,
     JsonFlag,
     Texts,
+    Whole,
     check_text,
     counted,
     load_and_say,
@@ -34,8 +35,8 @@ StandIn = Literal["rarest", "mean", "zero"]
 Split = Literal["words", "blanks"]
 Several = Annotated[list[str] | None, Parameter(name="--set", show_default=False)]
 ModelPath = Annotated[Path, Parameter(name="MODEL")]
-First = Annotated[int, Parameter(validator=validators.Number(gte=0))]
-Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+First = Annotated[Whole, Parameter(validator=validators.Number(gte=0))]
+Count = Annotated[Whole, Parameter(validator=validators.Number(gte=1))]
 _NOTHING = "no model was written; run the same command again"
 
 vectors = App(
@@ -239,7 +240,7 @@ def nearest(
     top_k: Count = 10,
     in_context: str | None = None,
     texts: Annotated[list[str] | None, Parameter(name="--texts", consume_multiple=True)] = None,
-    layer: Annotated[int, Parameter(show_default=False)] = -1,
+    layer: Annotated[Whole, Parameter(show_default=False)] = -1,
     same_word: Flag = False,
     as_json: JsonFlag = False,
 ) -> None:

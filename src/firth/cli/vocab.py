@@ -9,6 +9,7 @@ from firth.cli.shared import (
     Flag,
     JsonFlag,
     Texts,
+    Whole,
     counted,
     on_interrupt,
     print_json,
@@ -21,7 +22,7 @@ from firth.cli.shared import (
 def vocab(
     *texts: Texts,
     out: Path,
-    size: int = 30_000,
+    size: Whole = 30_000,
     lowercase: Flag = False,
     keep_accents: Flag = False,
     kind: Literal["wordpiece", "bpe", "words"] = "wordpiece",
