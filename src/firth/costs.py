@@ -39,7 +39,7 @@ def _predictions(batch: Batch) -> int:
 
 # Numbers of the width that a token takes at the highest point of the backward, besides what is kept for it. Measured
 # (benchmarks/training_memory.py), not derived.
-_PASSING = 125
+_PASSING = 105
 
 
 def transformer_bytes(config: BertConfig | GptConfig, item: int) -> tuple[float, float]:
