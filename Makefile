@@ -38,7 +38,9 @@ test-serve:
 
 test-cluster:
 	@scripts/setup report,dev,serve,cluster
-	FIRTH_TEST_CLUSTER=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/cluster
+	@# Python warns once more at the end, outside every test, of what Ray leaves running.
+	FIRTH_TEST_CLUSTER=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/cluster \
+		-W ignore::pytest.PytestUnraisableExceptionWarning
 
 test-remote:
 	@scripts/setup dev,data,remote,remote-test

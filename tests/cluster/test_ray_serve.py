@@ -42,6 +42,8 @@ def address(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     import ray
     from ray import serve
 
+    from firth.cluster.connection import own_token
+
     # As serve run --app-dir deploy has it.
     monkeypatch.syspath_prepend(ROOT / "deploy")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "deploy"), python_path()]))
@@ -51,24 +53,25 @@ def address(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ray.init(
-        "local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=NODE["object_store_memory"],
-        _node_ip_address="127.0.0.1",
-        log_to_driver=False,
-        logging_level="CRITICAL",
-    )
-    try:
-        import ray_serve
+    with own_token():  # without one Ray would write its own to the home folder
+        ray.init(
+            "local",
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=NODE["object_store_memory"],
+            _node_ip_address="127.0.0.1",
+            log_to_driver=False,
+            logging_level="CRITICAL",
+        )
+        try:
+            import ray_serve
 
-        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
-        serve.run(ray_serve.application)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        serve.shutdown()
-        ray.shutdown()
+            serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+            serve.run(ray_serve.application)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            serve.shutdown()
+            ray.shutdown()
 
 
 def asked(address: str, text: str) -> Any:

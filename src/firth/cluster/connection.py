@@ -107,7 +107,7 @@ def connect(on: str, out: Path, tell: Callable[[str], None]) -> Iterator[Cluster
     head = _head(address)
     before, debugger = signal.getsignal(signal.SIGTERM), os.environ.get(_DEBUGGER)
     _hush()
-    with contextlib.nullcontext() if address else _token():
+    with contextlib.nullcontext() if address else own_token():
         try:
             ray.init(**_options(address))
         except Exception as error:
@@ -133,7 +133,7 @@ def connect(on: str, out: Path, tell: Callable[[str], None]) -> Iterator[Cluster
 
 
 @contextlib.contextmanager
-def _token() -> Iterator[None]:
+def own_token() -> Iterator[None]:
     """Inside, a Ray started here has a token of its own, unless the user has decided on that.
 
     Ray itself would write one to the home folder and demand it of every node that this process starts from then on,

@@ -19,7 +19,7 @@ from firth.errors import InputError
 from firth.progress import say
 from firth.remote import RemotePath
 from firth.text.archives import BROKEN_ARCHIVE, unpacked
-from firth.text.encodings import conversion, wide_encoding
+from firth.text.encodings import conversion, is_utf16, wide_encoding
 from firth.text.finding import PACKED, SURROGATE, bare_name, find_files, reason_of
 from firth.text.parquet import texts_of_parquet
 from firth.text.records import Document
@@ -415,6 +415,8 @@ def _check_is_text(path: Path, block: bytes) -> None:
     n_zero = block.count(0)
     if not n_zero:
         return
+    if is_utf16(block) and 10 * max(block[::2].count(0), block[1::2].count(0)) >= 9 * n_zero:
+        raise InputError(f"{path}: looks like UTF-16 text; {conversion(path, block)}")
     # Real text may contain a stray NUL, which the tokenizer drops; many of them, or NULs beside bytes
     # that are not UTF-8, mean a binary file.
     if n_zero * 100 > len(block) or _valid_prefix(block) + 4 < len(block):

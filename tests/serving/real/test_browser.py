@@ -209,7 +209,7 @@ def test_a_key_is_typed_in_the_page(browser: Any, monkeypatch: pytest.MonkeyPatc
     with serving("ko=firth-mini-ko") as locked:
         page = browser.new_page()
         page.goto(locked.address + "/")
-        page.wait_for_function("document.getElementById('about').textContent.includes('type it above')")
+        page.locator("#about", has_text="type it above").wait_for()
         assert not page.locator("section").count()
         page.fill("#key", "a-key-of-sixteen-letters")
         page.keyboard.press("Tab")

@@ -144,12 +144,16 @@ def test_json_errors_name_the_line(tmp_path: Path) -> None:
 NO_JSON = {
     '{"a": "\\ud800"}': "half of a surrogate pair",
     '{"a": 1, "b": {"c": 2, "c": 3}}': "the key 'c' comes twice",
+    '{"a": [NaN]}': "NaN is no number of JSON",
+    '{"a": -Infinity}': "-Infinity is no number of JSON",
     '{"a": ' + "1" * 5000 + "}": "cannot be parsed",
     '{"a": ' + "[" * 100_000: "cannot be parsed",
 }
 
 
-@pytest.mark.parametrize(("text", "why"), NO_JSON.items(), ids=["surrogate", "twice", "digits", "nested"])
+@pytest.mark.parametrize(
+    ("text", "why"), NO_JSON.items(), ids=["surrogate", "twice", "nan", "infinity", "digits", "nested"]
+)
 def test_json_that_python_cannot_hold(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)

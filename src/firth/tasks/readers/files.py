@@ -226,7 +226,7 @@ def read_json_document(path: Path) -> Any:
 
 
 def _json_of(text: str) -> Any:
-    value = json.loads(text, object_pairs_hook=_unique)
+    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
     if "\\u" in text:  # what is escaped may be no character, which no file of answers could hold
         json.dumps(value, ensure_ascii=False).encode()
     return value
@@ -236,18 +236,22 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
-        raise _TwiceError(f"the key {twice!r} comes twice")
+        raise _StrictError(f"the key {twice!r} comes twice")
     return found
 
 
-class _TwiceError(ValueError):
-    pass
+def _no_number(name: str) -> Any:
+    raise _StrictError(f"{name} is no number of JSON")
+
+
+class _StrictError(ValueError):
+    """What Python reads and RFC 8259 does not have."""
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return error.msg
-    if isinstance(error, _TwiceError):
+    if isinstance(error, _StrictError):
         return str(error)
     return "half of a surrogate pair" if isinstance(error, UnicodeEncodeError) else "cannot be parsed"
 
