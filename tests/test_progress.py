@@ -2,6 +2,7 @@
 
 import io
 import time
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,19 @@ def test_progress_inside_larger_work_has_no_line_of_its_own(monkeypatch: pytest.
     status.show("fit 1 of 2")
     status.clear()
     assert stream.getvalue() == "fit 1 of 2\n"
+
+
+def test_the_last_line_of_the_first_log_that_has_one_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(progress, "_PLAIN_EVERY_S", 0.0)
+    status = progress.Status(stream)
+    logs = {name: tmp_path / name for name in ("missing", "empty", "begun", "later")}
+    logs["empty"].write_text("\n")
+    status.show_last_of(logs)
+    assert stream.getvalue() == ""
+    logs["begun"].write_text("x" * 5000 + "\ntraining  27%\r\n\n", "utf-8")
+    logs["later"].write_text("training  5%\n")
+    status.show_last_of(logs)
+    logs["begun"].write_text("세 걸음" * 1000 + "\n끝", "utf-8")
+    status.show_last_of({"begun": logs["begun"]})
+    assert stream.getvalue() == "begun: training  27%  (and 3 beside it)\nbegun: 끝\n"

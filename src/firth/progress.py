@@ -1,11 +1,13 @@
 """Progress on stderr with rate and time left: a live bar on a terminal, plain lines elsewhere."""
 
 import contextlib
+import os
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
@@ -13,6 +15,8 @@ from firth.errors import printable
 
 _PLAIN_EVERY_S = 10.0
 _QUIET_FOR_S = 2.0
+# Bytes at the end of a log in which its last line is looked for.
+_LINE_BYTES = 4096
 
 # Where progress is shown if it is part of larger work: gets its line.
 _SHOWN_BY: ContextVar[Callable[[str], None] | None] = ContextVar("shown_by", default=None)
@@ -152,9 +156,28 @@ class Status:
         self._stream.flush()
         self._written_at_s, self._wrote = now_s, True
 
+    def show_last_of(self, logs: Mapping[str, Path]) -> None:
+        """Show the last line of the first log that has one, with its name: of work that other processes do."""
+        lines = ((name, _last_line(log)) for name, log in logs.items())
+        first = next(((name, line) for name, line in lines if line), None)
+        if first is not None:
+            others = f"  (and {len(logs) - 1} beside it)" if len(logs) > 1 else ""
+            self.show(f"{first[0]}: {first[1]}{others}")
+
     def clear(self) -> None:
         """Make room for a line of another kind."""
         if self._live and self._wrote:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
             self._wrote = False
+
+
+def _last_line(path: Path) -> str:
+    """The last line of a log that has something in it; empty without one, or without the file."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(-min(_LINE_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -14,6 +14,7 @@ import pytest
 from firth.config import read_json
 from firth.errors import ConfigError, InputError, TrainingError
 from firth.files import write_json
+from firth.progress import Status
 from firth.studies import cells
 from firth.studies.cells import DONE, StudyCell, collect_facts, run_cells, run_study, select, stamps_of
 from firth.workers import submit
@@ -48,6 +49,27 @@ def test_a_mistake_of_ours_leaves_its_traceback_in_the_log(tmp_path: Path) -> No
     assert run_cells([StudyCell("zero", work, {"number": 0})], tmp_path, 1, lambda _: None) == {}
     log = (tmp_path / "zero/cell.log").read_text()
     assert log.startswith("Traceback") and log.endswith("ZeroDivisionError: a mistake\n")
+
+
+def half(folder: Path, *, go: str) -> dict[str, Any]:
+    print("half way", file=sys.stderr, flush=True)
+    give_up_s = time.monotonic() + 60
+    while not Path(go).exists() and time.monotonic() < give_up_s:
+        time.sleep(0.01)
+    return {}
+
+
+def test_how_far_a_cell_is_can_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, shown = tmp_path / "go", list[str]()
+
+    def show(self: Status, text: str) -> None:
+        shown.append(text)
+        go.touch()
+
+    monkeypatch.setattr(Status, "show", show)
+    monkeypatch.setattr(cells, "_LOOK_S", 0.01)
+    assert run_cells([StudyCell("cell", half, {"go": str(go)})], tmp_path / "out", 1, lambda _: None) == {"cell": {}}
+    assert shown[0] == "cell: half way"
 
 
 def killed(folder: Path) -> dict[str, Any]:

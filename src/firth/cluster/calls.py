@@ -16,6 +16,7 @@ import firth.errors
 from firth.cluster.connection import Cluster
 from firth.errors import ConfigError, FirthError, TrainingError
 from firth.files import lock
+from firth.progress import Status
 
 # Times that a call starts again whose process or node died.
 RETRIES = 3
@@ -31,13 +32,15 @@ _LOOK_S = 2.0
 class Call:
     """A function of a module, as ``module:name``, and its arguments, which are plain data.
 
-    ``folder``: that the function locks, as it alone writes there. ``cpus``: that it has for itself, as many threads.
-    ``gpus``: that it alone sees. ``environment``: further variables.
+    ``folder``: that the function locks, as it alone writes there. ``log``: the file there, if any, in which it says how
+    far it is. ``cpus``: that it has for itself, as many threads. ``gpus``: that it alone sees. ``environment``: further
+    variables.
     """
 
     function: str
     arguments: Mapping[str, Any]
     folder: Path
+    log: str = ""
     cpus: int = 1
     gpus: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -132,7 +135,7 @@ class Calls:
     """Calls by name that run as soon as the cluster has CPUs for them."""
 
     def __init__(self, cluster: Cluster, tell: Callable[[str], None]):
-        self.cluster, self.tell = cluster, tell
+        self.cluster, self.tell, self._status = cluster, tell, Status()
         self._running: dict[Any, tuple[str, Call, int]] = {}
 
     def start(self, name: str, call: Call) -> None:
@@ -142,7 +145,12 @@ class Calls:
     def next(self) -> tuple[str, Ended]:
         """Wait for the next call to end; one whose process or node died is started again, at most RETRIES times."""
         while True:
-            for reference in wait(list(self._running), self.cluster)[:1]:
+            done = wait(list(self._running), self.cluster)[:1]
+            if done:
+                self._status.clear()
+            else:
+                self._status.show_last_of({n: c.folder / c.log for n, c, _ in self._running.values() if c.log})
+            for reference in done:
                 name, call, retried = self._running.pop(reference)
                 found = ended(reference)
                 if not found.lost or retried == RETRIES:
@@ -153,6 +161,7 @@ class Calls:
 
     def stop(self) -> None:
         """Ask all that run to save and end."""
+        self._status.clear()
         stop(list(self._running), self.cluster)
         self._running.clear()
 

@@ -376,6 +376,7 @@ class _Comparing:
                 function=f"{__name__}:{fit_on_node.__name__}",
                 arguments={**common, "way": way.folder, "n": n},
                 folder=self.folder(way.folder, n),
+                log=CELL_LOG,
                 cpus=cpus,
                 gpus=int(cluster.gpus > 0 and not way.baseline and not way.joint),
             )

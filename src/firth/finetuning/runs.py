@@ -216,6 +216,7 @@ class Runs:
                 function=f"{__name__}:{tune_on_node.__name__}",
                 arguments={"out": str(self.out), "number": number, "seed": seed, "processes": self.processes},
                 folder=self.folder(number, seed),
+                log=RUN_LOG,
                 cpus=self.processes,
                 gpus=int(cluster.gpus > 0),
             )

@@ -26,11 +26,13 @@ from firth.config import read_json
 from firth.errors import ConfigError, FirthError, TrainingError
 from firth.files import append_to, lock, write_json
 from firth.option_names import with_old_names
-from firth.progress import format_duration
+from firth.progress import Status, format_duration
 from firth.workers import cpu_count, make_pool, submit
 
 DONE, LOG = "cell.json", "cell.log"
 FACTS = "study.json"
+# Seconds between looks at how far cells are.
+_LOOK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,7 @@ class _Processes:
         self.out, self.threads, self.most = out, threads, most
         self._running: dict[Future[float], tuple[StudyCell, ProcessPoolExecutor]] = {}
         self._pools = list[ProcessPoolExecutor]()  # all that may have a process, from before they have one
+        self._status = Status()
 
     def start(self, cell: StudyCell, stamp: str) -> None:
         # Libraries read this when the process starts.
@@ -231,7 +234,10 @@ class _Processes:
 
     def next(self) -> list[tuple[StudyCell, float | BaseException]]:
         found: list[tuple[StudyCell, float | BaseException]] = []
-        for future in wait(self._running, return_when=FIRST_COMPLETED).done:
+        while not (ended := wait(self._running, _LOOK_S, FIRST_COMPLETED).done):
+            self._status.show_last_of({cell.name: self.out / cell.name / LOG for cell, _ in self._running.values()})
+        self._status.clear()
+        for future in ended:
             cell, pool = self._running.pop(future)
             pool.shutdown()
             self._pools.remove(pool)
@@ -242,6 +248,7 @@ class _Processes:
         return found
 
     def stop(self) -> None:
+        self._status.clear()
         _stop(self._pools)
 
 
@@ -260,6 +267,7 @@ class _Tasks:
             function=f"{__name__}:run_cell_on_node",
             arguments={**arguments, "out": str(self.out)},
             folder=self.out / cell.name,
+            log=LOG,
             cpus=self.most if cell.alone else self.threads,
             gpus=int(self.gpu),
         )
