@@ -165,18 +165,18 @@ def test_two_processes_compute_what_one_does_and_resume_bit_for_bit(recipe: Any,
         assert report["traffic"] == pytest.approx(expected, rel=0.03), report
 
 
-def test_a_run_is_resumed_by_eight_one_and_two_processes(recipe: Any, tmp_path: Path) -> None:
-    """The same batches; and of eight processes each holds little more than an eighth."""
+def test_a_run_is_resumed_by_four_one_and_two_processes(recipe: Any, tmp_path: Path) -> None:
+    """The same batches; and of four processes each holds little more than a quarter."""
     recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, micro_batches=8, steps=6))
     (tmp_path / "recipe.toml").write_text(to_toml(recipe))
     pretrain(recipe, tmp_path / "one", silent, processes=1)
     run = str(tmp_path / "run")
-    (report,) = launch(8, tmp_path, [{"run": run, "sharding": "full", "stop": 1}])
+    (report,) = launch(4, tmp_path, [{"run": run, "sharding": "full", "stop": 1}])
     # Weight, gradient and Adam's two means, in four bytes each.
-    assert report["held"] <= 0.17 * 16 * report["parameters"]
+    assert report["held"] <= 0.27 * 16 * report["parameters"]
     assert report["step"] == 1
     (report,) = launch(1, tmp_path, [{"run": run, "sharding": "auto", "stop": 3}])
-    assert any("processes 8 -> 1" in text for text in report["said"])
+    assert any("processes 4 -> 1" in text for text in report["said"])
     reports = launch(2, tmp_path, [{"run": run, "sharding": "none", "stop": 4}, {"run": run, "sharding": "full"}])
     assert any("processes 1 -> 2" in text for text in reports[0]["said"])
     assert reports[-1]["step"] == 6
