@@ -44,7 +44,7 @@ def test_a_size_is_taken_where_no_folder_has_its_name(here: Path, capsys: pytest
     assert not capsys.readouterr().err
     (here / "bert-mini").mkdir()
     assert resolve_model("bert-mini") == "./bert-mini"
-    assert "bert-mini is a folder here: it is used, and not the size" in capsys.readouterr().err
+    assert "bert-mini is a folder here: it is used instead of the size" in capsys.readouterr().err
 
 
 def test_a_shipped_model_has_a_name(
@@ -59,7 +59,7 @@ def test_a_shipped_model_has_a_name(
         resolve_model("firth-mini-ko")
     (here / "firth-mini-en").mkdir()
     assert locate("firth-mini-en") == Path("firth-mini-en")
-    assert "is a folder here: it is used, and not the shipped model" in capsys.readouterr().err
+    assert "is a folder here: it is used instead of the shipped model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def locate(name: str | Path) -> Path:
     path, text = Path(name), str(name)
     if path.exists():
         if text in SHIPPED:
-            say(f"{text} is a folder here: it is used, and not the shipped model of that name")
+            say(f"{text} is a folder here: it is used instead of the shipped model of that name")
         return path
     if text not in SHIPPED:
         return path

@@ -401,7 +401,7 @@ def resolve_model(name: str) -> str:
         return name
     if Path(name).exists():
         if name in SIZES:
-            say(f"{name} is a folder here: it is used, and not the size of that name")
+            say(f"{name} is a folder here: it is used instead of the size of that name")
         return f"./{locate(name)}"
     if name in SHIPPED:
         locate(name)  # a recipe stores the name: the folder differs from one installation to the next

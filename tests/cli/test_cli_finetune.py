@@ -59,7 +59,7 @@ def tuned(tiny_run: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) 
         assert main([*map(str, tokens), "--out", str(out), "--seeds", "2", "--epochs", "1", *FAST]) == 0
     assert "curves and numbers" not in said.getvalue()
     steps = json.loads((out / "results.json").read_text())["runs"][0]["steps"]
-    assert f"{steps} update{'' if steps == 1 else 's'} of the weights in all, which is few" in said.getvalue()
+    assert f"only {steps} weight update{'' if steps == 1 else 's'} in total" in said.getvalue()
     return out, printed.getvalue()
 
 

@@ -471,7 +471,7 @@ def test_the_head_of_a_fine_tuned_model_goes_on_to_the_same_task(plain: dict[str
     run(plain, tmp_path / "first")
     learnt = read_model(tmp_path / "first" / "model").objective.state_dict()
     again = resolve(plain | {"model": str(tmp_path / "first")}, SETTINGS, "t")
-    assert any("first goes on: it has the same task, labels and network" in note for note in again.labelled.notes)
+    assert any("first: its task, labels and network are the same" in note for note in again.labelled.notes)
     model = make_model(again.base, again.recipe, seed=1)
     assert all(torch.equal(weight, learnt[name]) for name, weight in model.state_dict().items())
     hidden = resolve(plain, [*SETTINGS, "head.network.hidden_width=8"], "t").recipe.head

@@ -87,7 +87,7 @@ def test_what_firth_has_written_is_no_text(made: str, tmp_path: Path, capsys: py
     every = [tmp_path / "data" / "a.txt", tmp_path / "data" / "ours"]
     for given in ([tmp_path / "data"], [tmp_path / "data" / "*"], every):
         assert find_files(given) == [every[0]]
-        assert "ours: not read, since Firth has written it" in capsys.readouterr().err
+        assert "ours: skipped: Firth wrote it" in capsys.readouterr().err
     with pytest.raises(InputError, match="ours: Firth has written this folder; expected text"):
         find_files([every[1]])
 

@@ -99,7 +99,7 @@ def _notes(folder: Path, transformer: Path) -> list[str]:
         notes.append(f"it cuts texts at {about['max_seq_length']} tokens; here longer ones are read to their end")
     prompts = folder / "config_sentence_transformers.json"
     if prompts.is_file() and _read(prompts).get("default_prompt_name"):
-        notes.append("its default prompt is not put before texts: write it there")
+        notes.append("its default prompt is not added to texts: write it into them")
     return notes
 
 

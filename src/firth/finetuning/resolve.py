@@ -77,7 +77,9 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     if recipe.kind != labelled.kind:
         raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
     if base.learnt_head(recipe.kind, recipe.head):
-        labelled.notes.append(f"the head of {recipe.model} goes on: it has the same task, labels and network")
+        labelled.notes.append(
+            f"training continues with the head of {recipe.model}: its task, labels and network are the same"
+        )
     for settings in combinations(recipe.grid):
         check_own(varied(recipe, settings).head.network, base.system_name, base.tokenizer)
     return Resolved(recipe, base, labelled)

@@ -197,8 +197,8 @@ class Runs:
         if n_updates < _FEW_UPDATES:
             enough = math.ceil(_FEW_UPDATES * recipe.train.batch_examples / n)
             self.tell(
-                f"{n_updates} update{'' if n_updates == 1 else 's'} of the weights in all, which is few: of so few "
-                f"examples a model learns more in more epochs, such as --epochs {enough}"
+                f"only {n_updates} weight update{'' if n_updates == 1 else 's'} in total: with so few examples a model "
+                f"learns more in more epochs, such as --epochs {enough}"
             )
 
     def folder(self, number: int, seed: int | Literal["average"]) -> Path:
@@ -295,8 +295,8 @@ class Runs:
             return ""
         extend = ", or extend it (firth extend)" if tokenizer.kind is WORDPIECE else ""
         return (
-            f"{share:.1%} of the tokens are {tokenizer.kind.unk}, of which the model sees nothing: take one whose "
-            f"vocabulary has the words of this text{extend}"
+            f"{share:.1%} of the tokens are {tokenizer.kind.unk}, which tell the model nothing: choose a "
+            f"model whose vocabulary covers this text{extend}"
         )
 
     def _vectors_for(self, recipe: Finetune) -> FirstVectors | None:

@@ -97,7 +97,7 @@ def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
                 continue
             seen.add(real)
             if _is_made(root, own_recipe=root == str(folder)):
-                say(f"{root}: not read, since Firth has written it")
+                say(f"{root}: skipped: Firth wrote it")
                 folders.clear()
                 continue
             # os.walk does not follow links: they are read last.
