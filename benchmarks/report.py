@@ -17,11 +17,11 @@ ORDER = (
 
 HEAD = """# Benchmarks
 
-Side by side with other libraries, each table from one run on one machine, contestants in turn, the median of the
-timings (*least* and *most* beside it). *Firth is* says how many times faster Firth did the same work. *Of the limit*
-is the share of the fastest matrix product that was measured in the same run. What counts, and how to repeat it:
-[benchmarks/](../benchmarks/README.md). This page is written by `benchmarks/report.py` from
-[the records](../benchmarks/results), which have every single time.
+Firth side by side with other libraries. Each table comes from one run on one machine, in which the contestants took
+turns; it shows the median of the timings, with the shortest (*least*) and longest (*most*) beside it. *Firth is* says
+how many times faster Firth did the same work. *Of the limit* is speed as a share of the fastest matrix product measured
+in the same run. [benchmarks/](../benchmarks/README.md) says what counts and how to repeat the measurements.
+`benchmarks/report.py` writes this page from [the records](../benchmarks/results), which contain every timing.
 """
 
 

@@ -12,6 +12,7 @@ from firth.studies import directionality, representations, unknown_words
 from firth.studies.ablation_tables import ABLATIONS
 from firth.studies.ablations_report import ablation_table, model_table
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table
+from firth.studies.finetuning import SCRATCH
 from firth.studies.finetuning_report import baselines, feature_table, label_table, task_table
 from firth.studies.representations_report import cost_table, layer_table
 from firth.studies.representations_report import label_curves as error_curves
@@ -25,25 +26,26 @@ OUT = Path("docs/results")
 
 HEAD = """# Results
 
-What the recorded runs mean; the numbers follow, each with the command that repeats it.
+What the recorded runs show, followed by the numbers and the commands that reproduce them.
 
-- **Not all of these models are the best that Firth trains now.** Tables marked so were recorded with BERTs of at most
-  12 M tokens of pre-training and an earlier recipe; [learning](learning.md) says what has changed since.
-- **Nearly everything was trained on two CPU cores**, in minutes to hours per model; the fourth runs of the shipped
-  models, their fine-tuning and `bert-medium` on a GPU, in minutes. Small models with little text show that the code is
-  correct and what each method is worth against its baselines, not what it reaches at full size.
-- **Compare with the baseline first.** TF-IDF with a linear model wins where single words decide, a pre-trained model
-  where words are judged in context ([table](#what-pre-training-is-worth)). `firth compare` tells which on your labels.
+- **Firth now trains better models than some of these.** Tables marked *Earlier models* were recorded with BERTs
+  pre-trained on at most 12 M tokens with an earlier recipe; [learning](learning.md) says what has changed since.
+- **Nearly everything was trained on two CPU cores**, in minutes to hours per model. The fourth runs of the shipped
+  models, their fine-tuning and `bert-medium` ran on a GPU, in minutes. Small models trained on little text show that
+  the code is correct and what each method gains over its baselines, not what it reaches at full size.
+- **Compare with the baseline first.** TF-IDF with a linear model wins where single words decide; a pre-trained model
+  wins where words must be judged in context ([table](#what-pre-training-is-worth)). `firth compare` shows which wins
+  on your labels.
 - **Continued pre-training on a domain's text**, with an extended vocabulary, improves masked-LM loss and downstream
   accuracy ([table](#continued-pre-training-on-a-domain)).
-- **Compare with the standard deviation.** Scores are mean ± standard deviation over seeds; a smaller difference means
-  nothing.
+- **Compare with the standard deviation.** Scores are mean ± standard deviation over seeds; a difference smaller than
+  the standard deviation means nothing.
 
 ## How it was recorded
 
-Every number comes from a JSON file in `docs/results`, and the command at the head of each section repeats it. `make
-models` trains the models (of their weights the shipped ones are in the repository); `scripts/record.py` records them;
-`scripts/results.py` writes this page.
+Every number comes from a JSON file in `docs/results`; the command at the head of each section reproduces it. `make
+models` trains the models (the repository contains the weights of the shipped ones), `scripts/record.py` records them,
+and `scripts/results.py` writes this page.
 """
 
 # A record made anew has neither the mark of earlier models nor a recipe without ``init``, and loses this sentence.
@@ -78,8 +80,9 @@ def run_section(title: str, name: str) -> str:
         f"## {title}\n",
         f"```\n{facts['command']}\n```\n",
         *([] if "init" in recipe else [EARLIER]),
-        f"{encoder['n_layers']} layers, hidden size {encoder['width']}, {encoder['vocab_size']:,} cased tokens of "
-        f"vocabulary; {facts['steps']:,} steps of at most {train['batch_tokens'] * train['micro_batches']:,} tokens "
+        f"{encoder['n_layers']} layers, hidden size {encoder['width']}, a cased vocabulary of "
+        f"{encoder['vocab_size']:,} tokens; {facts['steps']:,} steps of at most "
+        f"{train['batch_tokens'] * train['micro_batches']:,} tokens "
         f"({optim['kind']}, learning rate {optim['learning_rate']:g}); {corpus['tokens'] / 1e6:.1f} M tokens of text "
         f"in {corpus['documents']:,} documents, {corpus['held_out_tokens'] / 1e6:.2f} M held out. "
         f"{facts['minutes']:.0f} minutes on {machine_of(facts)} (median {facts['median_tokens_per_s']:,.0f} tokens/s), "
@@ -90,17 +93,17 @@ def run_section(title: str, name: str) -> str:
         ),
         *markdown(["", *terms.values()], scores),
         *(
-            f"\n{name}: the grammatical sentence of {share:.1%} of the pairs is the likelier one (mean over paradigms, "
+            f"\n{name}: in {share:.1%} of the pairs the grammatical sentence is the likelier one (mean over paradigms, "
             "every tenth pair, each token masked in turn)."
             for name, share in facts.get("pairs", {}).items()
         ),
         *(
-            f"\nPseudo-perplexity of held-out sentences: {cased['as written']:.1f} per token as they are written, "
+            f"\nPseudo-perplexity of held-out sentences: {cased['as written']:.1f} per token as written, "
             f"{cased['lower case']:.1f} in lower case."
             for cased in [facts.get("pseudo_perplexity")]
             if cased
         ),
-        "\nMasked tokens of held-out sentences, chosen by a hash, and the three most probable predictions:\n",
+        "\nMasked tokens of held-out sentences, chosen by a hash, with the three most probable predictions:\n",
         "| sentence | original | predictions |",
         "|---|---|---|",
         *(
@@ -147,16 +150,23 @@ def demo_section() -> str:
     return "\n".join(lines)
 
 
+def filled(header: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """A table without the columns that no run has filled."""
+    kept = [at for at in range(len(header)) if any(row[at] not in (None, "", "–") for row in rows)]
+    return [header[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
 def study_section() -> str:
     record: dict[str, Any] = json.loads((OUT / "finetuning.json").read_text("utf-8"))
     facts = record["facts"]
-    header, tasks = task_table(facts)
+    header, tasks = filled(*task_table(facts))
+    scratch = "the same encoder trained from scratch, " if SCRATCH in header else ""
     features: list[str] = []
     if len(rows := feature_table(facts)) > 1:  # the last is fine-tuned, to compare with
         features = [
             "\n### Named entities: frozen features and fine-tuning\n",
             *earlier(record),
-            "CoNLL-2003, dev file; the encoder is frozen, except in the last line (Devlin et al. 2018, Table 7).\n",
+            "CoNLL-2003, dev file; the encoder is frozen except in the last row (Devlin et al. 2018, Table 7).\n",
             *markdown(["features, head", "entity F1", "seconds per run"], rows),
             "",
             *record["remarks"]["features"],
@@ -165,10 +175,10 @@ def study_section() -> str:
         "## What pre-training is worth\n",
         "```\nfirth study finetuning --data ../shared/data --models models --out runs/study\n```\n",
         *earlier(record),
-        "The shipped models, fine-tuned; the same encoder from scratch; and a baseline without pre-training. Scores on "
-        "dev files in percent, mean ± standard deviation over three seeds, with all labels; every choice was made on a "
-        "tenth of the training examples, and each dev file was scored once per run. Several data sets are parts of the "
-        "published ones, so figures do not compare with papers. "
+        f"The shipped models, fine-tuned, {scratch}and a baseline without pre-training. "
+        "Scores on dev files in percent, mean ± standard deviation over three seeds, with all labels; every choice was "
+        "made on a tenth of the training examples, and each dev file was scored once per run. Several data sets are "
+        "subsets of the published ones, so the scores are not comparable with papers. "
         f"{len(facts)} cells, {record['hours']:.1f} hours in all, several at a time, on {machine_of(record)}, torch "
         f"{record['torch']}, commit {record['commit']}.\n",
         *markdown(header, tasks),
@@ -178,7 +188,7 @@ def study_section() -> str:
         "\n### Numbers of labels\n",
         *earlier(record),
         "![accuracy on SST-2 over training examples](results/finetuning-labels.png)\n",
-        *markdown(*label_table(facts)),
+        *markdown(*filled(*label_table(facts))),
         "",
         *record["remarks"]["labels"],
         "",
@@ -194,11 +204,11 @@ def translation_section() -> str:
         "## The Transformer, English to German\n",
         "```\nfirth study translation --data ../shared/data --out runs/study-translation\n```\n",
         f"29,000 captions of Multi30k; {encoder['n_layers']} layers per side, {record['parameters'] / 1e6:.1f} M "
-        f"parameters; steps of {recipe['train']['batch_tokens']:,} tokens, both sides counted. "
+        f"parameters; steps of {recipe['train']['batch_tokens']:,} tokens, counting both sides. "
         f"{training_text(facts['training'])} On {machine_of(record)}, torch {record['torch']}, commit "
         f"{record['commit']}.\n",
         "![perplexity over steps](results/translation.png)\n",
-        "The 1,014 validation captions, which also chose the best model:\n",
+        "Scores on the 1,014 validation captions, which were also used to choose the best model:\n",
         *markdown(*score_table(facts)),
         f"\n{score_signatures(facts)}\n",
         *record["remarks"],
@@ -219,20 +229,20 @@ def directionality_section() -> str:
         "## Left to right against both directions\n",
         "```\nfirth study directionality --data ../shared/data --models models --out runs/directionality\n```\n",
         *earlier(record),
-        f"Models of one size (4 layers, hidden size 256, 16,000 tokens of vocabulary), each pre-trained on the same "
+        f"Models of one size (4 layers, hidden size 256, a vocabulary of 16,000 tokens), each pre-trained on the same "
         f"English text for {record.get('steps', directionality.STEPS):,} steps of "
-        f"{record.get('batch_tokens', directionality.BATCH_TOKENS):,} tokens with one schedule and learning rate, "
-        f"then fine-tuned on at most "
-        f"{directionality.MOST_EXAMPLES:,} examples, three epochs, three seeds (Devlin et al. "
-        "2018, Table 5). GPT is fine-tuned with a language-model loss beside the task's, as "
-        "published. Scores on dev files in percent, mean ± standard deviation; every choice was made on a tenth of the "
-        f"training examples. {len(facts)} cells, {record['hours']:.1f} hours of one core in all, beside other work, on "
+        f"{record.get('batch_tokens', directionality.BATCH_TOKENS):,} tokens with the same schedule and learning "
+        f"rate, then fine-tuned on at most "
+        f"{directionality.MOST_EXAMPLES:,} examples for three epochs with three seeds (Devlin et al. "
+        "2018, Table 5). As published, GPT is fine-tuned with a language-model loss in addition to the "
+        "task's. Scores on dev files in percent, mean ± standard deviation; every choice was made on a tenth of the "
+        f"training examples. {len(facts)} cells, {record['hours']:.1f} core-hours in all, beside other work, on "
         f"{machine_of(record)}, torch {record['torch']}, commit {record['commit']}.\n",
         *markdown(*direction_table(facts)),
         "\n![each run](results/directionality.png)\n",
-        "The paper's base size, where the tasks are the same:\n",
+        "The paper's scores at base size, for the tasks that are the same:\n",
         *markdown(*published_table()),
-        "\nPre-training, and scores on held-out text (masked tokens for BERT, every next token for the others):\n",
+        "\nPre-training, with scores on held-out text (masked tokens for BERT, every next token for the others):\n",
         *markdown(*pretraining_table(facts)),
         "",
         *record["remarks"].get("text", []),
@@ -248,17 +258,17 @@ def representations_section() -> str:
         "## From word vectors to BERT\n",
         "```\nfirth study representations --data ../shared/data --out runs/representations\n```\n",
         *earlier(record),
-        f"Each system pre-trained for about {representations.CPU_SECONDS // 60} minutes of one core on the same "
-        "English text (CoVe on translated captions, over the word2vec vectors), then applied as published, fine-tuned "
-        "or frozen below a network; at most "
+        f"Each system was pre-trained on one core for about {representations.CPU_SECONDS // 60} minutes, on the same "
+        "English text (CoVe on translated captions, on top of the word2vec vectors), then applied as published, either "
+        "fine-tuned or frozen below a network; at most "
         f"{representations.MOST_TAGGED:,} sentences or 8,000 texts, three seeds. Scores on dev files in percent, mean "
         "± standard deviation; every choice was made on a tenth of the training "
-        f"examples. {len(facts)} cells, {record['hours']:.1f} hours of one core, on {machine_of(record)}, torch "
+        f"examples. {len(facts)} cells, {record['hours']:.1f} core-hours, on {machine_of(record)}, torch "
         f"{record['torch']}, commit {record['commit']}.\n",
         *markdown(*score_table_of_representations(facts)),
         "\n![each run](results/representations.png)\n",
         *remarks.get("tasks", []),
-        "\nCost; losses are over different tokens, words and directions, so they do not compare with each other:\n",
+        "\nCost. The losses cover different tokens, words and directions, so they are not comparable:\n",
         *markdown(*cost_table(facts)),
     ]
     if layer_table(facts)[1]:
@@ -270,7 +280,7 @@ def representations_section() -> str:
             [start, *(f"{error:.1f}" if (error := dict(zip(*curve, strict=True)).get(n)) else "–" for n in sizes)]
             for start, curve in curves.items()
         ]
-        lines += ["\n### ULMFiT: numbers of labels\n", "AG News, error on the dev file in percent.\n"]
+        lines += ["\n### ULMFiT: numbers of labels\n", "Error on the AG News dev file, in percent.\n"]
         lines += [*markdown(["training examples", *(f"{n:,.0f}" for n in sizes)], rows), ""]
         lines += remarks.get("labels", [])
     return "\n".join([*lines, ""])
@@ -282,9 +292,9 @@ def ablations_section() -> str:
     lines = [
         "## Ablations of the models before BERT\n",
         "```\nfirth study ablations --data ../shared/data --out runs/ablations\n```\n",
-        "One part left out at a time, three seeds. Scores on dev files in percent, mean ± standard deviation; the "
-        "paper's columns are of its own models and data, so only the order of the rows compares. Every choice was made "
-        f"on a tenth of the training examples. {len(facts)} cells, {record['hours']:.1f} hours, on "
+        "One part is left out at a time; three seeds. Scores on dev files in percent, mean ± standard deviation; the "
+        "paper's columns come from its own models and data, so only the order of the rows is comparable. Every choice "
+        f"was made on a tenth of the training examples. {len(facts)} cells, {record['hours']:.1f} hours, on "
         f"{machine_of(record)}, torch {record['torch']}, commit {record['commit']}.\n",
     ]
     for name, ablation in ABLATIONS.items():
@@ -302,8 +312,8 @@ def unknown_words_section() -> str:
     lines = [
         "## Unknown words\n",
         "```\nfirth study unknown-words --data ../shared/data --out runs/unknown-words\n```\n",
-        f"Named entities of CoNLL-2003 with frozen word vectors, {unknown_words.MOST_EXAMPLES:,} training sentences, a "
-        f"BiLSTM with a CRF, {n_seeds} seeds, by the rule for words outside the vocabulary. On "
+        "Named entities of CoNLL-2003, by the rule for words outside the vocabulary: a BiLSTM with a CRF on frozen "
+        f"word vectors, {unknown_words.MOST_EXAMPLES:,} training sentences, {n_seeds} seeds. On "
         f"{machine_of(record)}, torch "
         f"{record['torch']}, commit {record['commit']}.\n",
         *markdown(*rule_table(record["facts"])),
@@ -321,21 +331,22 @@ def senses_section() -> str:
     lines = [
         "## One word, several vectors\n",
         "```\nfirth study senses --data ../shared/data --models models --out runs/senses\n```\n",
-        f"{2 * sum(counts.values()):,} occurrences of {len(counts)} ambiguous words in Wikipedia, two senses each, as "
-        "many of either, one per article. Cue words of the article outside the sentence label the sense. An occurrence "
-        f"is classified by its {rules.neighbours} nearest occurrences of the same word, by cosine. "
+        f"{2 * sum(counts.values()):,} occurrences of {len(counts)} ambiguous words in Wikipedia: two senses per "
+        "word, equally many occurrences of each, one occurrence per article. Cue words in the article's "
+        f"other sentences label the sense. Each occurrence is classified by the {rules.neighbours} nearest occurrences "
+        "of the same word, by cosine similarity. "
         f"{record['hours'] * 60:.0f} minutes beside other work, on {machine_of(record)}, torch {record['torch']}, "
         f"commit {record['commit']}.\n",
         *record["remarks"].get("labels", []),
         "",
-        "Accuracy in percent, mean over words. The 95 % intervals are of the bootstrap over words; gains are paired, "
-        "against the mean word vector of the sentence (the word itself excluded, as in TF-IDF).\n",
+        "Accuracy in percent, mean over words. The 95 % intervals come from a bootstrap over words; gains are paired "
+        "differences from the mean word vector of the sentence (which excludes the word itself, as TF-IDF does).\n",
         *markdown(*accuracy_table(facts)),
         "",
         *record["remarks"].get("text", []),
         "\n![occurrences of bank and plant](results/senses.png)\n",
-        "Two principal components of each occurrence's vector. The lettered ones are nearest to the centre of their "
-        "sense and farthest from it.\n",
+        "The first two principal components of each occurrence's vector. The lettered occurrences are those nearest to "
+        "the centre of their sense and those farthest from it.\n",
         "By word:\n",
         *markdown(*word_table(facts)),
         "",
@@ -370,12 +381,13 @@ def domain_section() -> str:
         "## Continued pre-training on a domain\n",
         "```\nscripts/domain runs/domain\n```\n",
         *earlier(record),
-        f"A Korean mini BERT was pre-trained for six minutes on an encyclopedia; here its pre-training continues on "
-        f"100,000 film reviews, with {n_new:,} new tokens and {last['step']:,} steps. Fine-tuning: {n_labelled:,} "
+        f"A Korean mini BERT was pre-trained for six minutes on an encyclopedia; its pre-training then continued on "
+        f"100,000 film reviews, with {n_new:,} new tokens, for {last['step']:,} steps. Fine-tuning: {n_labelled:,} "
         f"labelled reviews, three seeds. On {machine_of(record)}, torch {record['torch']}, commit "
         f"{record['commit']}.\n",
         *markdown(["", "before", "after"], rows),
-        "\nBoth losses use the extended vocabulary: before, new embeddings are only means of those they replace.\n",
+        "\nBoth losses use the extended vocabulary: before the continued pre-training, a new token's embedding is only "
+        "the mean of the embeddings of the tokens that it replaces.\n",
     ]
     return "\n".join(lines)
 

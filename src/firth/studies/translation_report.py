@@ -48,8 +48,8 @@ def training_text(facts: Facts) -> str:
     """The training in a sentence."""
     last = facts["dev"][-1]
     return (
-        f"{facts['steps']:,} steps in {facts['seconds'] / 60:.0f} minutes; the best held-out loss at step "
-        f"{facts['best_step']:,}; at the end perplexity {math.exp(last[1]):.2f}, {last[2]:.1%} token accuracy."
+        f"{facts['steps']:,} steps in {facts['seconds'] / 60:.0f} minutes; the held-out loss was lowest at step "
+        f"{facts['best_step']:,}; the final perplexity was {math.exp(last[1]):.2f}, with {last[2]:.1%} token accuracy."
     )
 
 
