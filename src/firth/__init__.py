@@ -1,21 +1,21 @@
 """Firth: contextual language representations on the machine you have.
 
-The pipeline, and where each step is:
+The steps of the pipeline, and where each is implemented:
 
     text      raw text -> documents, sentences, tokens          firth.text
     data      shards -> instances -> packed, masked batches      firth.data
     models    batches -> hidden states                           firth.models
     objectives  hidden states -> summed losses                   firth.objectives
     training  losses -> weights, exactly resumable               firth.training
-    folder    weights <-> a folder that explains itself          firth.folder
-    inference a folder -> predictions                                firth.inference
+    folder    weights <-> a self-describing folder               firth.folder
+    inference a folder -> predictions                            firth.inference
 
     import firth
     model = firth.load("runs/a")
     model.fill_mask("The capital of France is [MASK].", top_k=5)
     model.embed(["a", "b"], layer=-2, pool="mean")               # float32 (2, H)
 
-Importing this package imports nothing heavy: names are fetched when they are first used.
+Importing this package is cheap: names are imported when they are first used.
 """
 
 import importlib

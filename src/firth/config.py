@@ -1,9 +1,9 @@
 """Convert frozen dataclasses to TOML or JSON and back, strictly, and apply typed overrides ``a.b=c``.
 
-A key that no field has is an error that names the nearest one. Spellings of other tools are not
-accepted, but the error says what the key is called here. Nothing in this module imports torch.
+An unknown key is an error that names the nearest known one. Other tools' spellings are not
+accepted, but the error gives Firth's name for the key. Nothing in this module imports torch.
 
-The comment that ``--show-recipe`` prints beside a key stands once, in the field's metadata:
+The comment that ``--show-recipe`` prints beside a key is defined once, in the field's metadata:
 ``steps: int = option(1000, "optimizer steps")``.
 """
 
@@ -29,12 +29,12 @@ from firth.option_names import FOREIGN_KEYS, RENAMED_KEYS
 
 C = TypeVar("C")
 
-# How deeply the tables and lists of a file may be nested. Ours have four levels.
+# Maximum nesting depth of the tables and lists of a file. Ours have four levels.
 _DEPTH = 64
 _TOO_DEEP = f"nested more than {_DEPTH} levels deep"
-# What a tensor library can count with.
+# Integers must be smaller in magnitude: tensor libraries use 64 bits.
 _INTEGERS = 1 << 63
-# Of a configuration or a list of tokens; the longest known have a tenth of it.
+# Maximum size of a configuration or a list of tokens; the largest known ones are a tenth of it.
 _MOST_BYTES = 1 << 28
 _STREAMS = (Path("/dev/fd"), Path("/proc/self/fd"))
 
@@ -49,13 +49,13 @@ class Bounds:
 
 COUNT = Bounds("at least 1 and less than 2^31", lambda x: 1 <= x < 1 << 31)
 OPTIONAL_COUNT = Bounds("0 or more and less than 2^31", lambda x: 0 <= x < 1 << 31)
-# Of what is built one by one, or whose product is the size of a matrix: so that a size can be computed before
-# anything is made.
+# For counts of parts that are built one by one, and for the sides of a matrix: bounded, so that the total size can be
+# computed before anything is built.
 DEPTH = Bounds("at least 1 and at most 1,000", lambda x: 1 <= x <= 1000)
 WIDTH = Bounds("at least 1 and at most 1,000,000", lambda x: 1 <= x <= 1_000_000)
 OPTIONAL_WIDTH = Bounds("0 or more and at most 1,000,000", lambda x: 0 <= x <= 1_000_000)
 AMOUNT = Bounds("0 or more", lambda x: 0 <= x < math.inf)
-# Of initial weights: what float32 can hold.
+# Standard deviation of initial weights, within the range of float32.
 DEVIATION = Bounds("0 to 1,000,000", lambda x: 0 <= x <= 1_000_000)
 POSITIVE = Bounds("more than 0", lambda x: 0 < x < math.inf)
 SHARE = Bounds("a share, 0 to 1", lambda x: 0 <= x <= 1)
@@ -72,12 +72,12 @@ def option(default: Any, comment: str, bounds: Bounds | None = None) -> Any:
 
 
 def required(comment: str, bounds: Bounds | None = None) -> Any:
-    """Declare a dataclass field without default, with the comment shown beside its key."""
+    """Declare a dataclass field without a default, with the comment shown beside its key."""
     return dataclasses.field(metadata={"comment": comment, "bounds": bounds})
 
 
 def check_bounds(config: Any, table: str = "") -> None:
-    """Raise ConfigError for a number outside its field's bounds; ``table``: its key in a recipe, for the message."""
+    """Raise ConfigError for a number outside its field's bounds; ``table``: the recipe table, for the message."""
     for field in dataclasses.fields(config):
         bounds, value = field.metadata.get("bounds"), getattr(config, field.name)
         if bounds is not None and value is not None and not bounds.holds(value):
@@ -85,9 +85,9 @@ def check_bounds(config: Any, table: str = "") -> None:
 
 
 def unknown_key(key: str, known: Sequence[str], where: str, foreign: Mapping[str, str] = FOREIGN_KEYS) -> ConfigError:
-    """The error for an unknown key: names the nearest key, or Firth's name for another tool's spelling.
+    """Return the error for an unknown key; it names the nearest key, or Firth's name for another tool's spelling.
 
-    ``known``: the keys of its table, which decide whether what it is called in that table is there at all.
+    ``known``: the keys of the same table. If Firth's name would belong to that table, it is suggested only if known.
     """
     if key in RENAMED_KEYS:
         return ConfigError(f"{where}: unknown key {key!r}: it is now called {RENAMED_KEYS[key]!r}")
@@ -141,9 +141,9 @@ def _convert(value: Any, kind: Any, key: str, where: str, foreign: Mapping[str, 
 
 
 def _variant(value: Any, variants: Sequence[Any], key: str, where: str) -> Any:
-    """Choose among several dataclasses by a table's ``kind``: the default of that field is each one's name.
+    """Choose among several dataclasses by a table's ``kind``, which is the default of each one's field of that name.
 
-    A key that another variant has is an error that names that variant's kind.
+    A key that only other variants have is an error that names their kinds.
     """
     if isinstance(value, tuple(variants)):
         return type(value)
@@ -173,7 +173,7 @@ def from_dict(
     """Build dataclass ``cls`` from plain data; unknown, missing and ill-typed keys are errors.
 
     ``where`` (a file name, ``--set``) and ``prefix`` (the table's dotted name) go into messages.
-    ``kinds``: types of fields whose type depends on other values. ``foreign``: what other tools call the keys.
+    ``kinds``: types of fields whose type depends on other values. ``foreign``: other tools' names for the keys.
     """
     hints = typing.get_type_hints(cls) | dict(kinds or {})
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # C is always a dataclass
@@ -193,7 +193,7 @@ def from_dict(
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Convert a dataclass to plain data for JSON or TOML; None (which TOML lacks) is left out."""
+    """Convert a dataclass to plain data for JSON or TOML; fields that are None (which TOML lacks) are omitted."""
 
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value):
@@ -234,7 +234,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
-    """Plain data of bounded depth and numbers; ValueError, which for text that is no TOML is a TOMLDecodeError."""
+    """Parse TOML to plain data of bounded depth; ValueError, for invalid TOML its TOMLDecodeError."""
     try:
         data = tomllib.loads(text)
     except RecursionError:
@@ -259,13 +259,13 @@ def _check_depth(data: Any) -> None:
 
 
 def to_toml(config: Any, *, comments: bool = False) -> str:
-    """Format a dataclass as TOML; with ``comments``, each key's meaning beside it."""
+    """Format a dataclass as TOML; with ``comments``, each key is followed by its comment."""
     text = tomli_w.dumps(to_dict(config))
     if not comments:
         return text
     notes = _comments(config)
     lines, table = [], ""
-    # Not splitlines: a string may hold other characters that it would cut at, such as U+0085.
+    # Not splitlines: it would also split at other characters that a string may contain, such as U+0085.
     for line in text.removesuffix("\n").split("\n"):
         if line.startswith("[") and line.endswith("]") and " " not in line:
             table = line.strip("[]") + "."
@@ -286,7 +286,7 @@ def _comments(config: Any, prefix: str = "") -> dict[str, str]:
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """``"train.steps=100"`` -> ``(["train", "steps"], 100)``; a value that is no TOML is a string."""
+    """Parse ``"train.steps=100"`` to ``(["train", "steps"], 100)``; a value that is not TOML is a string."""
     key, equals, raw = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r}: expected key=value, for example --set train.steps=100")
@@ -302,7 +302,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 def override(data: dict[str, Any], settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Apply settings to a copy of plain recipe data.
 
-    ``settings``: ``{"a.b": c}``, or texts such as ``"a.b=c"``.
+    ``settings``: ``{"a.b": c}``, or strings such as ``"a.b=c"``.
     """
     result = copy.deepcopy(data)
     if isinstance(settings, Mapping):
@@ -320,17 +320,17 @@ def override(data: dict[str, Any], settings: Mapping[str, Any] | Sequence[str]) 
 
 
 def is_open_stream(path: Path) -> bool:
-    """Whether a path names what another command writes to this process, as ``<(command)`` does in a shell.
+    """Whether a path names a stream that another command writes to this process, such as ``<(command)`` in a shell.
 
-    It can be read once; its writer is there already, which that of a named pipe need not be.
+    It can be read only once; its writer already exists, unlike that of a named pipe, which may not.
     """
     return path == Path("/dev/stdin") or path.parent in _STREAMS
 
 
 def read_whole(path: Path) -> bytes:
-    """All bytes of a file that says what something is: a configuration, a list of tokens.
+    """Read all bytes of a descriptive file: a configuration, a list of tokens.
 
-    OSError if it is longer than any such file, or a pipe, whose reader would wait for its writer.
+    OSError if it is larger than any such file, or is a pipe, on which a read would wait for the writer.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())

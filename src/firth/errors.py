@@ -16,23 +16,23 @@ A message says what was given, what was expected, and what to do. ``assert`` is 
 
 import re
 
-# Characters that a terminal obeys or that turn text around, and those that cannot be written: all but the newline.
+# Characters that control a terminal, change the text direction or cannot be encoded; not the newline.
 _UNSEEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# Of these, those that a terminal obeys or that turn text around, but for tabs.
+# Those of them that control a terminal or override the text direction; not the tab.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# A field of a message: a run without blanks, or what stands in quotes.
+# An overlong field of a message: a run without white space, or a quoted string.
 _LONG_RUN = re.compile(r"\S{300,}")
 _LONG_QUOTE = re.compile("'[^'\n]{300,}'|\"[^\"\n]{300,}\"")
 _KEPT_BEGIN, _KEPT_END = 200, 60
-# Messages up to this length are shown with all their quotations, longer ones than the second are cut.
+# Messages up to the first length keep their quotations whole; those beyond the second are cut.
 _SHORT, _LONGEST = 600, 2_000
 
 
 def printable(text: str) -> str:
-    """Make text from files of others safe to print: control characters escaped, overlong fields shortened.
+    """Make text from untrusted files safe to print: escape control characters, shorten overlong fields.
 
-    Newlines stay. All messages of the command line go through here; results are shown as they are, on a terminal
-    ``harmless``.
+    Newlines are kept. All messages of the command line pass through here; results are printed unchanged, on a terminal
+    through ``harmless``.
     """
     text = _UNSEEN.sub(_escaped, text)
     text = _LONG_RUN.sub(lambda match: _shortened(match[0]), text)
@@ -42,7 +42,7 @@ def printable(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """A result as a terminal may show it: what it would obey is escaped, all else stays."""
+    """Escape the characters of a result that would control a terminal, and keep all others."""
     return _OBEYED.sub(_escaped, text)
 
 
@@ -71,7 +71,7 @@ class UsageError(FirthError):
 
 
 class InputError(UsageError):
-    """A text or data file cannot be read as what it should be."""
+    """A text or data file is missing or not in the expected form."""
 
 
 class ConfigError(UsageError):
@@ -87,7 +87,7 @@ class LengthError(UsageError):
 
 
 class CorpusError(FirthError):
-    """A corpus folder is damaged, of an older layout, or made with another tokenizer."""
+    """A corpus folder is damaged, has an older layout, or was made with another tokenizer."""
 
     exit_code = 2
 

@@ -1,12 +1,12 @@
 """Write files and folders atomically, one writer at a time, and never through a link.
 
-What is being written has a name that nobody can guess, ``.NAME.<16 hex digits>.tmp``, beside its target, and its
-writer holds a system lock on it. So the next writer of the same target knows what a kill has left there (nobody
-holds it) from what another process is writing, and removes the first.
+While it is written, a file or folder has an unguessable name beside its target, ``.NAME.<16 hex digits>.tmp``, and its
+writer holds a system lock on it. So the next writer of the same target can tell what a killed process left there
+(nobody holds it) from what another process is writing, and removes the former.
 
     new run folder     check_new, then lock: one process at a time, for as long as it runs
     new folder         new_folder, or make_folder with a manifest: made once, then complete
-    folder, replaced   write_folder, or staged_folder: the older one stands until the new one is complete
+    folder, replaced   write_folder, or staged_folder: the older one stays until the new one is complete
     new file           new_file
     file, replaced     write_file, write_text, write_json
     log                append_to
@@ -34,10 +34,10 @@ from firth.manifest import write_manifest
 
 _LOCK = ".lock"
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
-# How many names of a folder are compared with one that is not there.
+# How many names in a folder are compared with a missing one.
 MOST_BESIDE = 1000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Of Linux's renameat2(2).
+# Constants of Linux's renameat2(2).
 _AT_FDCWD, _NO_REPLACE = -100, 1
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -45,7 +45,7 @@ _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 def check_new(path: Path, *, resume: str = "", but: str = "") -> None:
     """Raise ConfigError if ``path`` already exists and is not an empty folder.
 
-    ``resume``: the command that resumes what is there, for the message. ``but``: a file that counts as nothing.
+    ``resume``: the command that resumes what is there, for the message. ``but``: the name of a file to ignore.
     """
     if not os.path.lexists(path):
         return
@@ -61,7 +61,7 @@ def check_new_file(path: Path) -> None:
 
 
 def nearest(path: Path) -> str:
-    """``did you mean NAME?``, of the name beside a path that is most like it; empty if there is none."""
+    """Return ``did you mean NAME?`` with the most similar name beside a path; empty if there is none."""
     try:
         names = [entry.name for entry in itertools.islice(path.parent.iterdir(), MOST_BESIDE)]
     except OSError:
@@ -84,8 +84,8 @@ def holds_something(folder: Path, *, but: str = "") -> bool:
 def lock(folder: Path) -> Iterator[None]:
     """Create the folder if needed and lock it; ConfigError if it is not writable or another process holds it.
 
-    The system releases it when the process ends, however it ends. What a killed process left half written in it is
-    removed, and so is a folder in which nothing was written.
+    The system releases the lock when the process ends, however it ends. What a killed process left half written in the
+    folder is removed, and so is the folder itself if nothing was written there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise ConfigError if a folder contains a link to another: files written there would land elsewhere."""
+    """Raise ConfigError if a folder contains a link to another: files written there would end up elsewhere."""
     for path in folder.iterdir():
         if path.is_symlink() and path.is_dir():
             raise ConfigError(f"{path} is a link, and nothing is written through links: put the folder itself there")
@@ -114,11 +114,11 @@ def refuse_links(folder: Path) -> None:
 def _lock_file(folder: Path) -> BinaryIO:
     path = folder / _LOCK
     while True:
-        file = open(path, "ab", opener=_regular)  # noqa: SIM115  # closed by whoever asked for it
+        file = open(path, "ab", opener=_regular)  # noqa: SIM115  # closed by the caller
         try:
             if _hold(file.fileno()) is False:
                 raise ConfigError(f"{folder} is in use by another firth process: wait for it, or stop it")
-            # Whoever held it before may have removed the folder's lock with the folder.
+            # The previous holder may have removed the lock file together with the folder.
             if _is_at(path, file.fileno()):
                 return file
         except BaseException:
@@ -130,15 +130,15 @@ def _lock_file(folder: Path) -> BinaryIO:
 def append_to(path: Path) -> BinaryIO:
     """Open a file to append, creating it if needed. ConfigError for a link or another non-regular file.
 
-    A file that has other names too (hard links, as some backups make them) is replaced by a copy of its own.
+    A file that has other names too (hard links, as some backups create) is first replaced by a separate copy.
     """
     try:
-        file = open(path, "ab", opener=_regular)  # noqa: SIM115  # closed by whoever asked for it
+        file = open(path, "ab", opener=_regular)  # noqa: SIM115  # closed by the caller
         if os.fstat(file.fileno()).st_nlink > 1:
             file.close()
             with path.open("rb") as shared, write_file(path) as own:
                 shutil.copyfileobj(shared, own)
-            file = open(path, "ab", opener=_regular)  # noqa: SIM115  # closed by whoever asked for it
+            file = open(path, "ab", opener=_regular)  # noqa: SIM115  # closed by the caller
         return file
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {_reason(path, error)}") from None
@@ -153,9 +153,9 @@ def _regular(path: str, flags: int) -> int:
 
 
 def check_regular(path: Path) -> None:
-    """OSError for a pipe or a device: a named pipe waits for its writer, and neither can be read twice.
+    """Raise OSError for a pipe or a device: a named pipe waits for its writer, and neither can be read twice.
 
-    What is not there, and a folder, are left to the reader's own message.
+    A missing file or a folder is left to the reader's own message.
     """
     try:
         mode = os.stat(path).st_mode
@@ -166,7 +166,7 @@ def check_regular(path: Path) -> None:
 
 
 def _reason(path: Path, error: OSError) -> str:
-    """The system's error message, or its meaning in plain words; with the file's name if it is not one of ``path``."""
+    """Return the system's error message, or its meaning in plain words; names the file if it is elsewhere."""
     if error.errno == errno.ELOOP:
         return f"{error.filename} is a link, and nothing is written through links: delete it"
     if error.errno == errno.EEXIST:
@@ -175,7 +175,7 @@ def _reason(path: Path, error: OSError) -> str:
     if isinstance(error.filename, str):
         failed = Path(error.filename).absolute()
         if not failed.is_relative_to(place.parent) and not place.is_relative_to(failed):
-            return f"{error.filename}: {reason}"  # a file that was read meanwhile
+            return f"{error.filename}: {reason}"  # a file that was being read at the same time
     return reason
 
 
@@ -204,7 +204,7 @@ def _temporary(path: Path) -> Path:
 def clear_litter(folder: Path, name: str = "") -> bool:
     """Remove half-written files of killed processes from a folder: all, or those meant to become ``name``.
 
-    Returns whether another process is writing there at this moment. What it writes stays.
+    Returns whether another process is writing there at this moment; its files are kept.
     """
     busy = False
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
@@ -212,7 +212,7 @@ def clear_litter(folder: Path, name: str = "") -> bool:
             found = _TEMPORARY.fullmatch(entry.name)
             if found is None or (name and found[1] != name):
                 continue
-            # A link, or what belongs to somebody else, is none of ours.
+            # Links and other users' files are left alone.
             with suppress(OSError):
                 descriptor = os.open(entry.path, os.O_RDONLY | _SAFE)
                 try:
@@ -226,7 +226,7 @@ def clear_litter(folder: Path, name: str = "") -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file, link or folder, as far as the system allows it."""
+    """Delete a file, link or folder, as far as the system allows."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -235,9 +235,9 @@ def _remove(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder so that a kill leaves it whole, or under a name that the next writer there removes.
+    """Delete a folder; a kill in between leaves it whole, or under a name that the next writer there removes.
 
-    What an earlier removal left under such a name is deleted too.
+    Leftovers of an earlier removal under such a name are deleted too.
     """
     clear_litter(path.parent, path.name)
     if not os.path.lexists(path):
@@ -250,7 +250,7 @@ def remove_folder(path: Path) -> None:
             doomed = path
         _remove(doomed)
     except KeyboardInterrupt:
-        # Asked to stop in the middle: a half-deleted folder is nothing to leave.
+        # Interrupted in the middle: do not leave a half-deleted folder.
         if os.path.lexists(doomed):
             _remove(doomed)
         raise
@@ -258,15 +258,15 @@ def remove_folder(path: Path) -> None:
 
 @contextmanager
 def temporary_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file beside ``path`` (its ``name`` is the path) that is gone at the end, or with the next writer."""
+    """Open a temporary file beside ``path``, removed at the end or by the next writer; its ``name`` is its path."""
     clear_litter(path.parent, path.name)
     temporary = _temporary(path)
-    with ExitStack() as stack:  # from here on: a signal may arrive as soon as the file is there
-        # A disk that became read-only after the file got its name is no reason to call it unwritten.
+    with ExitStack() as stack:  # from here on: a signal may arrive as soon as the file exists
+        # If the disk becomes read-only after the file got its name, the file still counts as written.
         stack.callback(lambda: _unlink(temporary))
         try:
             while True:
-                # Exclusive: nobody else's file is opened, nor a link followed.
+                # Exclusive: neither opens anybody else's file nor follows a link.
                 file = stack.enter_context(open(temporary, "xb", opener=_regular))
                 if _hold(file.fileno()) is not False and _is_at(temporary, file.fileno()):
                     break
@@ -298,7 +298,7 @@ def write_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _put(file: BinaryIO, path: Path, rename: Callable[[str, Path], None]) -> None:
-    """Give a finished temporary file its name."""
+    """Give a finished temporary file its final name."""
     file.flush()
     os.fsync(file.fileno())
     rename(file.name, path)
@@ -313,7 +313,7 @@ def as_text(file: BinaryIO) -> Iterator[TextIO]:
         yield stream
         stream.flush()
     finally:
-        # A full disk was an error before; what is left to write then is not wanted.
+        # A full disk has already raised an error; what is still buffered is no longer wanted.
         with suppress(OSError):
             stream.detach()
 
@@ -339,10 +339,10 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def _temporary_folder(path: Path) -> Iterator[Path]:
-    """A new empty folder beside ``path`` that is gone at the end unless it was renamed."""
+    """Create an empty folder beside ``path``, removed at the end unless it was renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, descriptor = _temporary(path), -1
-    try:  # from here on: a signal may arrive as soon as the folder is there
+    try:  # from here on: a signal may arrive as soon as the folder exists
         while True:
             temporary.mkdir()
             descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
@@ -373,7 +373,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             if path.is_dir() and not holds_something(path):
                 (path / _LOCK).unlink(missing_ok=True)
             try:
-                # An empty folder is replaced; what another process has put there meanwhile is not.
+                # Replaces an empty folder, but not what another process has put there in the meantime.
                 os.rename(temporary, path)
             except OSError:
                 check_new(path)
@@ -401,12 +401,12 @@ def _rename_new(source: str, path: Path) -> None:
     check_new_file(path)
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:  # macOS: the check has to do
+    except AttributeError:  # macOS: the check above must suffice
         os.replace(source, path)
         return
     if rename(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(path), _NO_REPLACE):
         check_new_file(path)
-        os.replace(source, path)  # a file system that has no such renaming, or the error of a plain one
+        os.replace(source, path)  # the file system lacks this flag, or a plain rename raises the error
 
 
 def _refuse_second_writer(path: Path) -> None:
@@ -415,7 +415,7 @@ def _refuse_second_writer(path: Path) -> None:
 
 
 def _not_written(path: Path, error: OSError) -> FirthError:
-    """The error for a failing disk, or a place that is not writable."""
+    """Return the error for a full disk, or for a place that cannot be written."""
     if error.errno in _FULL:
         return SaveError(_why(path, error))
     return ConfigError(f"{path} cannot be written: {_reason(path, error)}")
@@ -424,7 +424,7 @@ def _not_written(path: Path, error: OSError) -> FirthError:
 def make_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Create a new folder atomically by ``fill(temporary)``, with a manifest. See ``new_folder``.
 
-    A failing disk is a SaveError.
+    A disk failure is a SaveError.
     """
     with new_folder(path) as temporary:
         try:
@@ -442,10 +442,10 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 @contextmanager
 def staged_folder(path: Path) -> Iterator[Path]:
-    """Write or replace a folder atomically, with a manifest; yields where to write, for other processes too.
+    """Write or replace a folder atomically, with a manifest; yields where to write, also for other processes.
 
-    An older folder at ``path`` stands until the new one is whole: its place is only for one process at a time (see
-    ``lock``). A failure (disk full, no permission) is a SaveError; what stood there before is untouched.
+    An older folder at ``path`` stays until the new one is complete; only one process at a time may replace it (see
+    ``lock``). A failure (disk full, no permission) is a SaveError and leaves the older folder untouched.
     """
     try:
         clear_litter(path.parent, path.name)
@@ -469,7 +469,7 @@ def _why(path: Path, error: OSError) -> str:
 
 
 def _mount(path: Path) -> Path:
-    """Where the disk of ``path`` is mounted."""
+    """The mount point of the disk that holds ``path``."""
     return next(folder for folder in path.absolute().parents if folder.is_mount())
 
 
@@ -489,11 +489,11 @@ def _swap(new: Path, path: Path) -> None:
         if os.path.lexists(path):
             os.rename(path, _older(path))
         os.rename(new, path)
-        # On disk before the older one goes, or a power cut could take both.
+        # Sync before the older one is removed, or a power failure could lose both.
         _sync(path.parent)
         _remove(_older(path))
     except KeyboardInterrupt:
-        # Asked to stop in the middle: one of the two stands, and nothing beside it.
+        # Interrupted in the middle: keep one of the two, and nothing beside it.
         recover(path)
         raise
 

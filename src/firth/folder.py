@@ -38,11 +38,11 @@ from firth.version import firth_version
 
 WEIGHTS = "model.safetensors"
 PRETRAINING = "pretraining"
-# Each changes what a model answers, so the manifest of a folder must cover it.
+# Each of these affects a model's answers, so the manifest of the folder must cover it.
 _READ = (WEIGHTS, "config.json", "firth.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
-# How many names a stored tensor has at most.
+# Maximum number of names of a stored tensor.
 _SHARED = 2
-# A model is replaced once in an evaluation at most; reading it takes a second or so.
+# Maximum number of attempts: a model is replaced at most once per evaluation, and reading it takes about a second.
 _READINGS = 5
 _MEAN = EmbeddingConfig()
 
@@ -51,7 +51,7 @@ _MEAN = EmbeddingConfig()
 class Loaded:
     """A model folder in memory. ``task``: ``"pretraining"`` or a name of ``tasks.table.TASKS``.
 
-    ``untrained``: parts with fresh weights, because the published model that this one comes from has none.
+    ``untrained``: parts with random initialisation, because the published model that this one comes from lacks them.
     ``stored``: the dtype of the weights in the folder's file; in memory they are float32.
     """
 
@@ -70,18 +70,18 @@ class Loaded:
 
     @property
     def layout(self) -> Layout:
-        """How a text is read: by a model that has learnt nothing since its pre-training, as there.
+        """How a text becomes a sequence; a model that was only pre-trained uses its pre-training layout.
 
-        It then meets no special token that is new to it; a text without tokens may have an empty row.
+        It then sees no special token that is new to it; a text without tokens may give an empty sequence.
         """
         as_pretrained = self.system.pretraining_layout if self.task == PRETRAINING else None
         return (as_pretrained or self.system.layout)(self.tokenizer)
 
     @property
     def never_learnt(self) -> tuple[str, ...]:
-        """The parts with random weights, by the beginning of their tensors' names.
+        """The parts with random weights, as prefixes of tensor names.
 
-        Those that what was published lacked, and the pooler of an encoder whose pre-training does not reach it.
+        These are the parts that the published model lacked, and the pooler if pre-training did not train it.
         """
         parts = self.untrained
         if self.task != PRETRAINING or POOLER in parts or pretrained_summary(self.system_name, self.provenance):
@@ -97,7 +97,7 @@ class Loaded:
 def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...] | None:
     """The foreign tensor names of a folder, or None if it uses Firth's.
 
-    Other tools know fine-tuned models only with the published heads.
+    Other tools support fine-tuned models only with the published heads.
     """
     theirs = SYSTEMS[system_name].huggingface
     if theirs is None:
@@ -205,17 +205,17 @@ def _card(
 
 
 def find_model(path: str | Path) -> Path:
-    """Find the model folder of a path: itself, or the ``model/`` of a run folder."""
+    """Find the model folder of a path: the path itself, or the ``model/`` of a run folder."""
     folder = Path(path).resolve()
-    # A run may be replacing its model at this moment, or was killed while it did: then the older one is there, or
-    # was until the new one was.
+    # A run may be replacing its model at this moment, or was killed while doing so: then the older one is there, or
+    # was until the new one appeared.
     for candidate in (folder, folder / "model", folder / ".model.old", folder / "model"):
         if (candidate / "firth.json").is_file() or (candidate / "config.json").is_file():
             return candidate
     if not folder.exists():
         raise ConfigError(f"{path}: no such model folder")
     if (folder / "recipe.toml").is_file():
-        # A fine-tuning writes down first what it is of; a pre-training has its recipe for that.
+        # A fine-tuning run first writes identity.json; a pre-training run has only its recipe.
         verb = "finetune" if (folder / "identity.json").is_file() else "pretrain"
         raise CheckpointError(f"{path} is a run without a model yet: let it train, or firth {verb} --resume {path}")
     raise CheckpointError(f"{path} is not a model folder: it has no config.json")
@@ -224,8 +224,8 @@ def find_model(path: str | Path) -> Path:
 def read_model(path: str | Path, *, unfinished: bool = False) -> Loaded:
     """Load a model folder (or a run's ``model/``), strictly: every tensor named and shaped as expected.
 
-    A run may replace its model at any moment: what was read is of one model, or is read again. ``unfinished``: the
-    folder is being written, and has no manifest yet.
+    A run may replace its model at any moment: if that happens during the read, the model is read again.
+    ``unfinished``: the folder is still being written, and has no manifest yet.
     """
     for _ in range(_READINGS):
         folder = find_model(path)
@@ -242,7 +242,7 @@ def read_model(path: str | Path, *, unfinished: bool = False) -> Loaded:
 
 
 def _stamp(folder: Path) -> tuple[int, ...] | None:
-    """What tells a folder from another one that takes its place, or None if it is gone."""
+    """Identify a folder, so that its replacement by another one is noticed; None if it is gone."""
     try:
         found = folder.stat()
     except FileNotFoundError:
@@ -312,12 +312,12 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
 def _check_size(folder: Path, make: Callable[[], torch.nn.Module]) -> None:
     """Raise CheckpointError for an encoder larger than its weights or than the machine's memory.
 
-    Nothing is made to find out.
+    Nothing is allocated to check this.
     """
     with sizes_only():
         n_parameters = sum(tensor.numel() for tensor in make().state_dict().values())
     weights = folder / WEIGHTS
-    # A number has a byte at least, and what two names share is stored once.
+    # A number takes at least a byte, and a tensor with two names is stored once.
     if weights.is_file() and n_parameters > _SHARED * weights.stat().st_size:
         raise CheckpointError(
             f"{folder / 'config.json'} speaks of {n_parameters:,} numbers, but {WEIGHTS} has "

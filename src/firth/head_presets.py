@@ -14,8 +14,8 @@ from firth.errors import ConfigError
 class HeadPreset:
     """One head preset: a published way to put a head on an encoder.
 
-    ``tasks``: the kinds of task that it is for. ``settings``: its own, as tables of a recipe; they go before those of
-    the system, and whatever the recipe says goes before them. A ``scheme`` is taken where the tags are of entities.
+    ``tasks``: the kinds of task that it is for. ``settings``: its own, as tables of a recipe; they take precedence over
+    the system's, and the recipe's keys over them. A ``scheme`` applies only if the tags mark named entities.
     """
 
     tasks: tuple[str, ...]
@@ -26,8 +26,8 @@ _ADAM = {
     "kind": "adamw", "learning_rate": 1e-3, "decay": 0.0, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8,
     "clip_norm": 5.0,
 }  # fmt: skip
-# Peters et al. 2017, §3.2: a constant rate, a tenth of it once the score is past its best, and a tenth of that, five
-# epochs each. The most epochs are ours.
+# Peters et al. 2017, §3.2: a constant learning rate; once the score is past its best, a tenth of it and then a tenth of
+# that, for five epochs each. The maximum number of epochs is ours.
 _TAGGER: dict[str, dict[str, Any]] = {
     "optim": {
         **_ADAM, "schedule": "constant", "warmup_share": 0.0,
@@ -36,7 +36,7 @@ _TAGGER: dict[str, dict[str, Any]] = {
     "adapt": {"frozen_groups": -1},
     "train": {"epochs": 100.0, "evaluations_per_epoch": 1},
 }  # fmt: skip
-# Peters et al. 2017, §3.2, of names: the layers that TagLM and its baseline share.
+# Peters et al. 2017, §3.2, named entity recognition: the layers that TagLM and its baseline share.
 _TAGLM: dict[str, Any] = {
     "kind": "bilstm", "own_words": 50, "own_characters": "gru", "cell": "gru", "lstm_layers": 2, "lstm_width": 300,
     "dropout": 0.25, "output_dropout": False,
@@ -50,7 +50,7 @@ HEADS: dict[str, HeadPreset] = {
             "head": {"crf": True, "scheme": "BIOES", "network": {**_TAGLM, "layers": [-1], "join": "first"}},
         },
     ),
-    # Peters et al. 2018, App. A, of names (specification of ELMo, §9).
+    # Peters et al. 2018, App. A, named entity recognition (specification of ELMo, §9).
     "elmo": HeadPreset(
         tasks=("tag",),
         settings={
@@ -69,7 +69,7 @@ HEADS: dict[str, HeadPreset] = {
         tasks=("tag",),
         settings={**_TAGGER, "head": {"crf": True, "scheme": "BIOES", "network": {**_TAGLM, "join": "none"}}},
     ),
-    # McCann et al. 2017, §4. What the paper leaves open, dropout and the length of training among it, is ours.
+    # McCann et al. 2017, §4. What the paper leaves open, such as dropout and the length of training, is ours.
     "bcn": HeadPreset(
         tasks=("classify",),
         settings={
@@ -80,14 +80,14 @@ HEADS: dict[str, HeadPreset] = {
             },
         },
     ),
-    # Reimers and Gurevych 2019, §3. The cosine beside the differences is ours.
+    # Reimers and Gurevych 2019, §3. The cosine, in addition to the differences, is ours.
     "towers": HeadPreset(
         tasks=("classify", "regress"),
         settings={"head": {"windows": {"long": "cut"}, "network": {"kind": "towers"}}},
     ),
 }  # fmt: skip
 
-# Tasks that are another kind with a head preset, by the name that people know: (kind, preset).
+# Tasks with a familiar name that are another kind with a head preset: (kind, preset).
 SHORT_TASKS: dict[str, tuple[str, str]] = {"similarity": ("regress", "towers")}
 
 

@@ -20,8 +20,9 @@ from firth.errors import ConfigError
 
 _Made = TypeVar("_Made", bound=nn.Module)
 
-# Environment variables of ideep (PyTorch) and oneDNN. A kernel takes half a megabyte; 64 are those of a Transformer
-# block's four layers for 16 numbers of rows, as many as short sentences have (``firth.inference.fast.row_step``).
+# Environment variables of ideep (PyTorch) and oneDNN. A kernel takes half a megabyte; 64 are enough for the four layers
+# of a Transformer block at 16 different row counts, which suffice for short sentences
+# (``firth.inference.fast.row_step``).
 _KERNEL_CACHES = {"LRU_CACHE_CAPACITY": 64, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64}
 
 
@@ -52,10 +53,10 @@ def compute_dtype(x: torch.Tensor) -> torch.dtype:
 def bound_kernel_caches() -> None:
     """Limit the process's cache of compiled matrix products, each compiled for one input shape.
 
-    Batches of packed sequences have ever new shapes, and a product takes 100 to 250 kB: PyTorch's and oneDNN's defaults
-    (1,024 each) let a process grow by hundreds of MB in its first hours. To go without PyTorch's own cache costs
-    nothing, a product that oneDNN has forgotten costs a millisecond; so oneDNN keeps more than a batch of any model
-    needs. Both are read at the first product; what the user has set stays.
+    Batches of packed sequences keep having new shapes, and a product takes 100 to 250 kB: PyTorch's and oneDNN's
+    defaults (1,024 each) let a process grow by hundreds of MB in its first hours. Doing without PyTorch's own cache
+    costs nothing; a product that oneDNN has evicted costs a millisecond, so oneDNN keeps more than a batch of any model
+    needs. Both limits are read at the first product; values that the user has set are kept.
     """
     for name, n_products in _KERNEL_CACHES.items():
         os.environ.setdefault(name, str(n_products))
@@ -64,7 +65,7 @@ def bound_kernel_caches() -> None:
 def find_machine(precision: str, option: str = "train.precision", device: torch.device | None = None) -> Machine:
     """Choose the GPU if there is one, else the CPU, or ``device``; ``precision`` as in ``train.precision``.
 
-    ConfigError, which names the ``option``, for a precision that this machine does not compute in.
+    ConfigError, which names the ``option``, for a precision that this machine does not support.
     """
     bound_kernel_caches()
     if device is None:
@@ -97,8 +98,8 @@ def deterministic() -> Iterator[None]:
 
 
 def _make_deterministic(mode: int) -> None:
-    """``mode``: as ``torch.set_deterministic_debug_mode`` has it: 0 is off, 1 warns, 2 raises."""
-    # The first tells PyTorch's compiler too, which takes seconds to import; ``compile_regions`` does once it is used.
+    """Set the mode as ``torch.set_deterministic_debug_mode`` does: 0 is off, 1 warns, 2 raises."""
+    # The first call also tells PyTorch's compiler, which takes seconds to import; ``compile_regions`` does that later.
     if "torch._inductor" in sys.modules:
         torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
     else:
@@ -108,9 +109,9 @@ def _make_deterministic(mode: int) -> None:
 def reuse_memory() -> None:
     """Let this process keep freed memory for reuse.
 
-    A step or batch frees and asks for the same large tensors again and again. By default each goes back to the system
-    and comes again as pages to be filled with zeros, which takes a tenth of a step of a small model. Only where the C
-    library is glibc; elsewhere nothing happens.
+    Every step or batch frees large tensors and allocates the same ones again. By default each goes back to the system
+    and returns as pages that must be zeroed, which takes a tenth of a small model's step. Works only with glibc;
+    elsewhere it does nothing.
     """
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -122,20 +123,19 @@ def reuse_memory() -> None:
 
 
 def give_back() -> None:
-    """Give freed memory back to the system, also from gaps between what is in use: milliseconds, and page faults later.
+    """Return freed memory to the system, also from gaps between what is in use: milliseconds, and page faults later.
 
-    Only on Linux with glibc; elsewhere nothing happens.
+    Works only on Linux with glibc; elsewhere it does nothing.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 class _Growth:
-    """How far this process may grow before it gives freed memory back; the limit is of the process, as its memory is.
+    """Limits how far this process may grow before it returns freed memory; one limit for the whole process.
 
-    Tensors of ever new sizes leave gaps in the memory that the C library keeps for reuse, so that a process would grow
-    for as long as new sizes come. To give all of it back after every batch would cost a small model a fifth of its
-    speed.
+    Tensors of ever new sizes leave gaps in the memory that the C library keeps for reuse, so a process would grow for
+    as long as new sizes come. Returning all of it after every batch would cost a small model a fifth of its speed.
     """
 
     MOST = 32 << 20  # bytes
@@ -144,7 +144,7 @@ class _Growth:
         self._limit: int | None = None
 
     def check(self) -> None:
-        """Note the size after a batch; once a later one is past it by ``MOST``, give back, and note anew."""
+        """Note the size after a batch; once it has grown by more than ``MOST``, return memory and start again."""
         resident = _resident()
         if resident is None:
             return
@@ -159,14 +159,14 @@ _growth = _Growth()
 
 
 def bound_growth() -> None:
-    """To be called between batches: gives freed memory back where this process has grown, as ``give_back`` does."""
+    """Return freed memory to the system (``give_back``) if this process has grown; call it between batches."""
     _growth.check()
 
 
 def _resident() -> int | None:
     """Bytes of memory that this process holds; None if unknown."""
     try:
-        # Asked for after every batch: an open text file would take a twentieth of a short text's time.
+        # Called after every batch: opening a text file would take a twentieth of a short text's time.
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -174,7 +174,7 @@ def _resident() -> int | None:
 
 
 class _WithoutValues(TorchFunctionMode):
-    """Leaves out what fills tensors of the meta device: it does nothing, but PyTorch imports a second's worth."""
+    """Skips operations that fill tensors on the meta device: they do nothing, but make PyTorch import for a second."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -188,7 +188,7 @@ class _WithoutValues(TorchFunctionMode):
 
 
 class _Registration(threading.local):
-    """Whether parameters that this thread registers are left without memory."""
+    """Whether parameters that this thread registers get no memory."""
 
     deferred = False
 
@@ -197,21 +197,21 @@ _registration = _Registration()
 
 
 def _defer(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
-    """A parameter of the same shape on the meta device, inside `unfilled`."""
+    """Inside ``unfilled``, replace a parameter by one of the same shape on the meta device."""
     if not _registration.deferred or parameter is None or parameter.is_meta:
-        return None  # as it is
+        return None  # unchanged
     # Not empty_like: on the meta device it imports PyTorch's compiler, which takes 0.4 s.
     values = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
     return nn.Parameter(values, requires_grad=parameter.requires_grad)
 
 
 def unfilled(make: Callable[[], _Made]) -> _Made:
-    """A module whose parameters have memory but no values yet, for one whose weights are read from a file.
+    """Build a module whose parameters have memory but no values yet, because they will be read from a file.
 
-    Drawing random weights that a file then replaces took half of the time to read a small model. Buffers have their
-    values: some are tables that no file holds.
+    Sampling random weights that a file then replaces took half of the time to read a small model. Buffers have their
+    values: some are tables that no file contains.
     """
-    hook = register_module_parameter_registration_hook(_defer)  # type: ignore[arg-type]  # its result is taken
+    hook = register_module_parameter_registration_hook(_defer)  # type: ignore[arg-type]  # its result is used
     _registration.deferred = True
     try:
         with _WithoutValues():
@@ -239,7 +239,8 @@ def sizes_only() -> Iterator[None]:
 def free_memory(device: torch.device) -> float | None:
     """Bytes that this process can still allocate on a device; None if unknown.
 
-    On the CPU: what the system has, and what the limits of its control group and of the process itself leave.
+    On the CPU: the minimum of what the system has available and what the limits of the control group and the process
+    leave.
     """
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
@@ -270,7 +271,7 @@ def _left_to_group(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/
 
 
 def _group_files(root: Path, own: Path) -> Iterator[tuple[Path, Path]]:
-    """The files with limit and usage of each group, in control groups version 2 and 1."""
+    """The files with the limit and the usage of each group, for control groups versions 2 and 1."""
     try:
         lines = own.read_text().splitlines()
     except OSError:

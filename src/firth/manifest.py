@@ -1,4 +1,4 @@
-"""The manifest of a folder: the size and SHA-256 of each of its files, so that damage is noticed before it is used."""
+"""The manifest of a folder: the size and SHA-256 of each file, so that damage is detected before a file is used."""
 
 import hashlib
 import json
@@ -8,8 +8,8 @@ from firth.config import read_json
 from firth.errors import CheckpointError, InputError
 
 MANIFEST = "manifest.json"
-# What a manifest leaves out: the model card is for its owner to edit, and the record of an evaluation in 8-bit
-# integers is written later; it holds the checksum of the weights it is of.
+# What a manifest leaves out: the model card, which its owner may edit, and the record of an int8 evaluation, which is
+# written later and contains the checksum of the weights it was made for.
 UNCOVERED = ("README.md", "int8.json")
 
 
@@ -20,7 +20,7 @@ def file_sha256(path: Path) -> str:
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the sizes and checksums of all files in a folder, its folders included, but for ``UNCOVERED``."""
+    """Write the sizes and checksums of all files in a folder and its subfolders, except ``UNCOVERED``."""
     files = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for path in sorted(folder.rglob("*"))
@@ -49,7 +49,7 @@ def covered_files(folder: Path) -> dict[str, tuple[int, str]]:
 def check_folder(folder: Path, skip: str = "", *, whole: bool = True) -> None:
     """Compare a folder's files with its manifest; CheckpointError names the first that differs.
 
-    ``skip``: a folder inside whose files are left out. ``whole``: none may be missing.
+    ``skip``: a subfolder whose files are not checked. ``whole``: no file may be missing.
     """
     for name, (size, digest) in covered_files(folder).items():
         path = folder / name

@@ -11,19 +11,19 @@ from firth.machine import Machine, free_memory
 from firth.packed import Encoder
 from firth.systems import System
 
-# Bytes a parameter in float32: itself and the two running means of Adam; its gradient.
+# Bytes per parameter in float32: for itself and Adam's two running means; for its gradient.
 _PARAMETER_BYTES, _GRADIENT_BYTES = 12, 4
-# Square roots of Adam's means, which an update makes of all parameters at once.
+# Square roots of Adam's means, which an update computes for all parameters at once.
 _UPDATE_BYTES = 4
-# What the vocabulary's loss and the libraries take for themselves. Measured, not derived.
+# What the loss over the vocabulary and the libraries take. Measured, not derived.
 _FIXED_BYTES = 1.7e8
-# How far above the truth an estimate may be.
+# Factor by which an estimate may exceed the true value.
 _DOUBT = 1.35
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory in bytes: of weights with gradients and optimiser state, and of a micro-batch."""
+    """Memory in bytes: for weights with gradients and optimiser state, and for the work on a micro-batch."""
 
     parameters: float
     work: float
@@ -44,23 +44,23 @@ def estimate_memory(
     processes: int = 1,
     shares: int = 1,
 ) -> Memory:
-    """Estimate peak memory of a training step with micro-batches of ``tokens``, within a third. Meta device works.
+    """Estimate peak memory of a training step with micro-batches of ``tokens``, within a third.
 
-    Measured against the truth by benchmarks/training_memory.py. Of several processes on one machine, which share
-    weights and optimiser state: of all together. ``shares``: of one of so many processes that have equal shares of all
-    tensors (full sharding).
+    ``model`` may be on the meta device. benchmarks/training_memory.py compares estimates with measurements. For
+    several processes on one machine, which share weights and optimiser state: the total of all. With ``shares``: for
+    one of that many processes, which have equal shares of all tensors (full sharding).
     """
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad) + sum(b.numel() for b in model.buffers())
-    # Matrix products in fewer bits want the weights in them, too.
+    # Matrix products in a smaller dtype need a copy of the weights in it.
     casts = 0 if dtype == torch.float32 else dtype.itemsize * (trained + frozen)
     kept = system.activation_bytes(config, dtype.itemsize)[recompute]
-    # Each process has gradients of its own, and writes for others what they need of them.
+    # Each process has its own gradients, and writes what others need of them.
     gradients = _GRADIENT_BYTES * (2 * processes - 1)
     frozen_bytes = 4 * frozen * processes
     work = processes * (casts + _FIXED_BYTES + tokens * kept) + _UPDATE_BYTES * trained / shares
     if shares > 1:
-        # Beside its share: what is not part of a block, gathered, and one block, with their gradients.
+        # Besides its share: all parameters outside the blocks, gathered, and one block, with their gradients.
         blocks = [sum(p.numel() for p in block.parameters()) for block in _blocks(model)]
         gathered = 2 * _GRADIENT_BYTES * (trained + frozen - sum(blocks) + max(blocks, default=0))
         return Memory((_PARAMETER_BYTES + _GRADIENT_BYTES) * trained / shares + 4 * frozen / shares, work + gathered)

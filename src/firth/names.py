@@ -1,7 +1,7 @@
 """Resolve model names: shipped weights, and published models by their well-known names; no torch.
 
-A model is named, in this order, by a path that exists, by a shipped model, or by a size (``firth.systems.SIZES``, for
-training from scratch). ``hub:org/name`` is a model of the Hugging Face hub.
+A name stands for, in this order, an existing path, a shipped model, or a size (``firth.systems.SIZES``, for training
+from scratch). ``hub:org/name`` is a model of the Hugging Face hub.
 """
 
 import difflib
@@ -15,18 +15,18 @@ from firth.files import MOST_BESIDE
 from firth.progress import say
 
 HUB = "hub:"
-# Folders of shipped models lie here, where an installation has them.
+# The folder of the shipped models, if the installation has them.
 WEIGHTS = Path(__file__).parent / "weights"
 SHIPPED = {
     "firth-mini-en": "BERT-mini, English: encyclopedia articles and novels",
     "firth-mini-ko": "BERT-mini, Korean: encyclopedia articles and reviews",
 }
-# Models that read no encoder, of firth.baseline.model: what --model also takes to fine-tune.
+# Models without an encoder (firth.baseline.model), which --model also accepts for fine-tuning.
 BASELINE_NAMES = {
     "tfidf": "TF-IDF of words and characters with a linear model",
     "commonest-tag": "each word's commonest tag",
 }
-# The names that models had before the hub gave them the name of who made them, and others that are known without it.
+# Names that models had before the hub added their organisation, and others that are known without one.
 PUBLISHED = {
     "bert-base-uncased": "google-bert/bert-base-uncased",
     "bert-base-cased": "google-bert/bert-base-cased",
@@ -46,10 +46,10 @@ _NAMES = "firth models lists the names"
 
 
 def locate(name: str | Path) -> Path:
-    """The path of a name: itself if it exists, or the folder of a shipped model.
+    """The path of a name: the name itself if it exists as a path, or the folder of a shipped model.
 
-    ConfigError for a shipped model that this installation does not have. A name that stands for nothing is returned
-    as a path, which is then not found; ``not_found`` says what may be meant.
+    ConfigError for a shipped model that this installation does not have. An unknown name is returned as a path, which
+    the caller then does not find; ``not_found`` suggests what may be meant.
     """
     path, text = Path(name), str(name)
     if path.exists():
@@ -67,7 +67,7 @@ def locate(name: str | Path) -> Path:
 
 
 def not_found(name: str | Path, sizes: Collection[str]) -> str:
-    """What to do about a name that stands for no model that is there, as the end of a message; empty: nothing.
+    """Return a hint about a name for which no model was found, as the end of a message; empty if there is none.
 
     ``sizes``: the names of sizes, which have no weights.
     """
@@ -85,7 +85,7 @@ def not_found(name: str | Path, sizes: Collection[str]) -> str:
 
 
 def unknown(name: str, sizes: Collection[str]) -> ConfigError:
-    """The error for a name of a model to train that is neither there nor known."""
+    """Return the error for the name of a model to train that is neither an existing path nor known."""
     if name in PUBLISHED:
         return ConfigError(f"{name!r} is no folder and no size here: {not_found(name, sizes)} (extra hub)")
     if name in BASELINE_NAMES:
@@ -96,21 +96,21 @@ def unknown(name: str, sizes: Collection[str]) -> ConfigError:
 
 
 def _near(text: str, sizes: Collection[str]) -> str:
-    """The nearest name of a folder beside, of a shipped or published model, or of a size."""
+    """The most similar name of a neighbouring folder, a shipped or published model, or a size."""
     path = Path(text)
     parents = [path.parent] if path.parent.is_dir() else _folders(path.parent.parent)
     beside = [str(other) for parent in parents for other in _folders(parent)]
     names = [*beside, *SHIPPED, *PUBLISHED, *PUBLISHED.values(), *sizes]
     found = difflib.get_close_matches(text, names, n=len(SHIPPED), cutoff=0.75)
     ratios = [difflib.SequenceMatcher(None, name, text).ratio() for name in found]
-    # firth-mini is as near to one shipped model as to the other.
+    # firth-mini is equally similar to both shipped models.
     equal = [name for name, ratio in zip(found, ratios, strict=True) if ratio == max(ratios)]
     full = [PUBLISHED.get(name, name) for name in equal]
     return " or ".join(f"{HUB}{name}" if name in PUBLISHED.values() else name for name in full)
 
 
 def _folders(place: Path) -> list[Path]:
-    """The folders in a place, the first thousand of them at most."""
+    """The folders in a place, among its first thousand entries."""
     try:
         return [other for other in itertools.islice(place.iterdir(), MOST_BESIDE) if other.is_dir()]
     except OSError:

@@ -1,12 +1,12 @@
-"""What options are called in other tools, and were called in earlier versions of this one.
+"""Names of options in other tools and in earlier versions of this one.
 
-The names of other tools are for error messages; those of earlier versions also for files that they wrote.
+Other tools' names are for error messages; those of earlier versions also for files that they wrote.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# What other tools call it -> what it is called here. Only ever used in error messages.
+# Another tool's name -> the name here. Used only in error messages.
 _FOREIGN = {
     "adam_beta1": "optim.beta1",
     "adam_beta2": "optim.beta2",
@@ -22,7 +22,7 @@ _FOREIGN = {
     "warmup_steps": "optim.warmup_share",
     "weight_decay": "optim.decay",
 }
-# In a recipe of a pre-training, and in one of a fine-tuning, whatever its task.
+# For a pre-training recipe, and for a fine-tuning recipe of any task.
 FOREIGN_KEYS = {
     **_FOREIGN,
     "attention_probs_dropout_prob": "encoder.attention_dropout",
@@ -108,8 +108,8 @@ RENAMED_FLAGS = {
 def with_new_names(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Rename the keys that earlier versions stored (``RENAMED_KEYS``) to today's.
 
-    Reads tables (``{"optim": {"peak_rate": …}}``) and dotted keys (``{"optim.peak_rate": …}``) alike. For files that
-    an earlier version wrote, never for what a user types: there an old name is an error.
+    Accepts both tables (``{"optim": {"peak_rate": …}}``) and dotted keys (``{"optim.peak_rate": …}``). Only for files
+    that an earlier version wrote: in what a user types, an old name is an error.
     """
     found = {}
     for key, value in stored.items():
@@ -120,9 +120,9 @@ def with_new_names(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any
 
 
 def with_old_names(options: Any) -> Any:
-    """Plain data with each option named as earlier versions named it, ``"key=value"`` strings too: see ``stamps_of``.
+    """Rename options to what earlier versions called them, also in ``"key=value"`` strings: see ``stamps_of``.
 
-    Recorded studies are known by a hash of their options, which were hashed under those names.
+    Recorded studies are identified by a hash of their options, which were hashed under the old names.
     """
     names = {new.rpartition(".")[2]: old.rpartition(".")[2] for old, new in RENAMED_KEYS.items()}
     names |= {"length_penalty": "alpha", "min_count": "least"}
@@ -140,7 +140,7 @@ def with_old_names(options: Any) -> Any:
 
 
 def _with_features(head: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a head as earlier versions had them: a table ``features``, and the network by its name."""
+    """The options of a head in the form of earlier versions: a table ``features``, and the network by its name."""
     features = dict(head["network"])
     found = {key: value for key, value in head.items() if key != "network"}
     if features.pop("kind", "") == "biattentive":

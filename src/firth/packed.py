@@ -1,6 +1,6 @@
 """Packed sequences: many sequences in one tensor, without padding.
 
-A batch is B rows of different length, one after the other along an axis of T tokens. ``Rows`` says
+A batch is B sequences (rows) of different lengths, concatenated along an axis of T tokens. ``Rows`` says
 where each begins and holds the *plan* by which attention works on groups of rows of near-equal
 length; ``Tokens`` is what an encoder reads, ``Hidden`` what it returns. ``to_padded`` and
 ``from_padded`` are for code that needs a rectangle. Letters in shapes: ``docs/shapes.md``.
@@ -20,14 +20,14 @@ from firth.errors import LengthError
 # Recurrent state between the batches of one stream, by name.
 Carry = dict[str, Tensor]
 
-# Linear layers that hold several projections, one above the other, by the last part of their name.
+# Linear layers that hold several stacked projections: their number, by the last part of the layer's name.
 JOINT_PROJECTIONS = {"query_key_value": 3, "key_value": 2}
 
-# Ceilings of ``Rows.max_length``: kernels and compiled graphs see few different values.
+# Values that ``Rows.max_length`` is rounded up to, so that kernels and compiled graphs see few different ones.
 LENGTH_BUCKETS = (32, 64, 128, 256, 512)
-# Rows shorter than SHORT_ROW share a rectangle in the plan where that costs least: a rectangle of its own costs as much
-# as the scores of so many pairs of slots, each slot as much as so many. Longer rows share one if their lengths round up
-# to the same multiple (at most 7 slots wasted a row). Source: benchmarks/attention.py.
+# Rows shorter than SHORT_ROW share a rectangle in the plan where that costs least. Costs are in scores of slot pairs: a
+# rectangle costs RECTANGLE_COST, a slot SLOT_COST. Longer rows share one if their lengths round up to the same multiple
+# (at most 7 slots wasted per row). Source: benchmarks/attention.py.
 SHORT_ROW = 64
 RECTANGLE_COST, SLOT_COST = 8000.0, 64.0
 GROUP_MULTIPLE = 8
@@ -37,7 +37,7 @@ M = TypeVar("M", bound="_Moves")
 
 
 class _Moves:
-    """Moving a frozen dataclass of tensors to a device, field by field."""
+    """Moves a frozen dataclass of tensors to a device, field by field."""
 
     def to(self: M, device: torch.device | str) -> M:
         moved = {
@@ -50,11 +50,11 @@ class _Moves:
 
 @dataclass(frozen=True, slots=True)
 class Plan(_Moves):
-    """Rectangles of near-equal rows, for attention: P slots in G groups, made once a batch on the host.
+    """Rectangles of near-equal rows, for attention: P slots in G groups, made once per batch on the host.
 
-    Two tensors hold all of it, so that a compiled graph takes any batch: ``flat`` has ``lengths``, ``gather`` and
-    ``scatter`` one after the other; ``sizes`` (on the host always) a first line of (B, P, ``in_order``), then
-    ``groups``.
+    Two tensors hold all of it, so that a compiled graph accepts any batch: ``flat`` is the concatenation of
+    ``lengths``, ``gather`` and ``scatter``; ``sizes`` (always on the host) has (B, P, ``in_order``) in its first line,
+    then ``groups``.
     """
 
     flat: Int[Tensor, " _"]
@@ -62,24 +62,24 @@ class Plan(_Moves):
 
     @property
     def lengths(self) -> Int[Tensor, " B"]:
-        """Of the rows, in the order of the groups."""
+        """Lengths of the rows, in the order of the groups."""
         return self.flat[: int(self.sizes[0, 0])]
 
     @property
     def gather(self) -> Int[Tensor, " P"]:
-        """For each slot the token it holds (a pad slot repeats its row's last token)."""
+        """For each slot, the token it holds (a pad slot repeats its row's last token)."""
         n_rows, n_slots, _ = self.sizes[0].tolist()
         return self.flat[n_rows : n_rows + n_slots]
 
     @property
     def scatter(self) -> Int[Tensor, " T"]:
-        """For each token its slot."""
+        """For each token, its slot."""
         n_rows, n_slots, _ = self.sizes[0].tolist()
         return self.flat[n_rows + n_slots :]
 
     @property
     def groups(self) -> Int[Tensor, "G 3"]:
-        """Number of rows, length of the rectangle, and 1 if some row is shorter."""
+        """For each group: number of rows, length of the rectangle, and 1 if some row is shorter."""
         return self.sizes[1:]
 
     @property
@@ -89,7 +89,7 @@ class Plan(_Moves):
 
 
 def plan_groups(lengths: np.ndarray, row_groups: Sequence[np.ndarray]) -> Plan:
-    """The plan in which the rows of each group (row numbers) share a rectangle as long as the longest."""
+    """Make the plan in which the rows of each group (row numbers) share a rectangle as long as the longest."""
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     gather, valid, groups = [], [], []
     for rows in row_groups:
@@ -110,11 +110,11 @@ def plan_groups(lengths: np.ndarray, row_groups: Sequence[np.ndarray]) -> Plan:
 
 
 def like_lengths(lengths: np.ndarray, row_costs: np.ndarray, group_costs: np.ndarray | float) -> list[np.ndarray]:
-    """Divide rows (row numbers) into groups of like lengths, the longest first, that cost least in all.
+    """Divide rows (row numbers) into groups of similar lengths, the longest first, at the lowest total cost.
 
-    A group costs, as its longest row: its number of rows × ``row_costs`` + ``group_costs``.
+    A group costs its number of rows × ``row_costs`` + ``group_costs``, both of its longest row.
     """
-    if len(lengths) == 1:  # the usual batch of a person who asks
+    if len(lengths) == 1:  # the usual batch of an interactive user
         return [np.zeros(1, np.int64)]
     each, first, counts = np.unique(-lengths, return_index=True, return_counts=True)
     a_row, a_group = row_costs[first], np.broadcast_to(group_costs, lengths.shape)[first]
@@ -139,7 +139,7 @@ class Rows(_Moves):
 
     offsets: Int[Tensor, " _"]  # (B + 1,)
     positions: Int[Tensor, " T"]  # place of each token in its row, from 0
-    max_length: int  # a ceiling of LENGTH_BUCKETS (or the longest row, beyond them)
+    max_length: int  # the longest row, rounded up to one of LENGTH_BUCKETS (exact beyond them)
     plan: Plan
 
     @classmethod
@@ -172,7 +172,7 @@ class Rows(_Moves):
 
     @property
     def longest(self) -> int:
-        """Length of the longest row, from the host's part of the plan: asks no device."""
+        """Length of the longest row, from the host's part of the plan, without a device synchronisation."""
         return int(self.plan.groups[:, 1].max())
 
     @property
@@ -195,17 +195,17 @@ class Rows(_Moves):
         return rows.repeat_interleave(self.lengths, output_size=self.n_tokens)
 
     def select(self, chosen: Int[Tensor, " R"]) -> tuple["Rows", Int[Tensor, " T"]]:
-        """Some of the rows, in the order given (any may be taken several times), and the index of their tokens."""
+        """Select rows in the given order (any may be taken several times); also returns the indices of their tokens."""
         rows = Rows.from_lengths(self.lengths.index_select(0, chosen).cpu().numpy()).to(self.offsets.device)
         return rows, self.first.index_select(0, chosen).index_select(0, rows.row_of_token()) + rows.positions
 
 
 @dataclass(frozen=True, slots=True)
 class Words(_Moves):
-    """The W words of B rows, for tasks that say something of each: tokens ``first`` to ``last`` (both included).
+    """The W words of B rows, for tasks that label each: tokens ``first`` to ``last`` (both included).
 
-    ``rows``: the words of each row. ``asked``: the words an answer is wanted for (the others are context), and
-    ``asked_rows`` how many of them each row has.
+    ``rows``: the words of each row. ``asked``: the words to be answered for (the others are context); ``asked_rows``:
+    how many of them each row has.
     """
 
     first: Int[Tensor, " W"]
@@ -219,9 +219,9 @@ class Words(_Moves):
 class Tokens(_Moves):
     """What an encoder reads: T tokens in B rows; ``segments`` and ``chars`` only for systems that have them.
 
-    ``words``: which tokens are a word, where a task asks for words. ``chars``: of each token, for systems whose
-    tokens are words that they read by their characters (``text/characters.py``); ``ids`` then say what is known.
-    ``stored``: the number of each token's vector, where vectors on disk stand in for an encoder.
+    ``words``: which tokens form a word, for tasks on words. ``chars``: the characters of each token, for systems whose
+    tokens are words read by their characters (``text/characters.py``); ``ids`` then tell which words are known.
+    ``stored``: the number of each token's vector, where vectors on disk replace an encoder.
     """
 
     rows: Rows
@@ -236,8 +236,8 @@ class Tokens(_Moves):
 class Hidden:
     """What an encoder returns.
 
-    ``layers``: the kept ones by number (0 = embedding output, L = top). ``summary``: the system's own
-    vector of a row, or None. ``carry``: recurrent state after the rows' last tokens, or None.
+    ``layers``: those that were kept, by number (0 = embedding output, L = top). ``summary``: the system's own
+    vector for each row, or None. ``carry``: recurrent state after the rows' last tokens, or None.
     """
 
     layers: dict[int, Float[Tensor, "T width"]]
@@ -252,12 +252,12 @@ class Hidden:
 
 
 class Encoder(nn.Module):
-    """Tokens in, hidden states out: what every system's encoder offers.
+    """The interface of every system's encoder: tokens in, hidden states out.
 
-    ``config``: its sizes. ``widths``: of layers 0 (embeddings) to L. ``layer_groups()``: all parameters
-    bottom to top, a partition that serves freezing, layer-wise rates and gradual unfreezing at once.
-    Calling it: ``encoder(tokens, keep=(-1,))`` gives ``Hidden`` with the layers asked for; systems with
-    recurrent state also take ``carry``. What raises here is for each system's encoder to say.
+    ``config``: its sizes. ``widths``: the hidden sizes of layers 0 (embeddings) to L. ``layer_groups()``: a partition
+    of all parameters from bottom to top, for freezing, layer-wise learning rates and gradual unfreezing.
+    ``encoder(tokens, keep=(-1,))`` returns ``Hidden`` with the requested layers; systems with recurrent state also
+    take ``carry``. Methods that raise NotImplementedError here are defined by each system's encoder.
     """
 
     config: Any
@@ -268,35 +268,35 @@ class Encoder(nn.Module):
 
     @property
     def summary_width(self) -> int:
-        """Width of ``Hidden.summary``."""
+        """Size of ``Hidden.summary``."""
         return self.widths[-1]
 
     @property
     def causal(self) -> bool:
-        """Whether a token's vectors know nothing of the tokens after it, so that it can be asked for the next."""
+        """Whether a token's vectors do not depend on later tokens, so that they can predict the next one."""
         return False
 
     @property
     def piece_embedding(self) -> Float[Tensor, "V H"]:
-        """The input embedding, for objectives whose output matrix is the same."""
+        """The input embedding, for objectives that share it with the output matrix."""
         raise NotImplementedError
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
         raise NotImplementedError
 
     def step(self, tokens: Tokens, past: Any) -> tuple[Float[Tensor, "T H"], Any]:
-        """Top states of tokens that continue rows, and what the next call needs; ``past`` None: the rows begin.
+        """Return the top states of tokens that continue rows, and the next call's ``past``; None: the rows begin.
 
         For systems that generate text."""
         raise NotImplementedError
 
     def regions(self) -> list[nn.Module]:
-        """The modules that repeat, of one code: what is compiled or recomputed each by itself. None unless said."""
+        """The repeated modules (blocks), each compiled or recomputed separately; none by default."""
         return []
 
 
 def kept_layers(keep: Sequence[int], n_layers: int) -> frozenset[int]:
-    """Layer numbers 0 … n_layers of ``keep``, where -1 is the top as in a list of n_layers + 1."""
+    """Resolve ``keep`` to layer numbers 0 … n_layers; -1 is the top, as in a list of n_layers + 1 layers."""
     for layer in keep:
         if not -n_layers - 1 <= layer <= n_layers:
             raise ValueError(f"layer {layer} of an encoder with layers 0 (embeddings) to {n_layers}")
@@ -304,8 +304,8 @@ def kept_layers(keep: Sequence[int], n_layers: int) -> frozenset[int]:
 
 
 def check_length(rows: Rows, most: int) -> None:
-    """LengthError if a row is longer than an encoder with ``most`` position embeddings can read."""
-    # The ceiling first: it decides in nearly every batch, and a compiled graph has it as a constant.
+    """Raise LengthError if a row is longer than an encoder with ``most`` position embeddings can read."""
+    # ``max_length`` first: it decides for nearly every batch, and is a constant in a compiled graph.
     if rows.max_length > most and rows.longest > most:
         raise LengthError(
             f"a row has {rows.longest} tokens, the model reads at most {most} (encoder.max_positions): "
@@ -314,7 +314,7 @@ def check_length(rows: Rows, most: int) -> None:
 
 
 def to_padded(x: Tensor, rows: Rows, fill: float = 0.0) -> tuple[Tensor, Bool[Tensor, "B S"]]:
-    """Packed ``(T, …)`` as a rectangle ``(B, S, …)`` and a mask that is True at real tokens."""
+    """Convert packed ``(T, …)`` to a rectangle ``(B, S, …)`` and a mask that is True at real tokens."""
     n_columns = int(rows.lengths.max())
     mask = torch.arange(n_columns, device=x.device) < rows.lengths[:, None]
     slot = rows.row_of_token() * n_columns + rows.positions
@@ -323,7 +323,7 @@ def to_padded(x: Tensor, rows: Rows, fill: float = 0.0) -> tuple[Tensor, Bool[Te
 
 
 def from_padded(x: Tensor, mask: Bool[Tensor, "B S"]) -> tuple[Tensor, Rows]:
-    """A rectangle ``(B, S, …)`` with real tokens first in each row, as packed ``(T, …)`` and its rows."""
+    """Convert a rectangle ``(B, S, …)`` with real tokens first in each row to packed ``(T, …)`` and its rows."""
     lengths = mask.sum(1)
     if not torch.equal(mask, torch.arange(mask.shape[1], device=mask.device) < lengths[:, None]):
         raise ValueError("the real tokens of each row must come first: pad on the right")

@@ -1,6 +1,6 @@
 """Write a report as one offline HTML file with text, tables and plots.
 
-No scripts and nothing from outside: styles and plots (SVG, letters as outlines) are inside the file. It
+The file has no scripts and loads nothing: styles and plots (SVG, text as outlines) are embedded. It
 follows the reader's light or dark mode. The same report gives the same bytes.
 """
 
@@ -32,8 +32,8 @@ COLOURS = (
     ("#a67c00", "#e6b422"),
     ("#5c5c66", "#b4b4be"),
 )
-_DASHES = ("-", "--", ":")  # after the last colour the colours come again, with another dash
-# Drawn in these, then replaced by style variables, so that ink and grid follow the reader's mode.
+_DASHES = ("-", "--", ":")  # after the last colour the colours repeat, with another dash
+# Placeholder colours, replaced by style variables after drawing, so that ink and grid follow the reader's mode.
 INK, FAINT, _GRID = "#010203", "#010204", "#010205"
 _HANGUL_FONTS = ("Noto Sans CJK KR", "Noto Sans KR", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo")
 # 7   1,234   -0.5 %   2.1e-05   1.5x   41 s   71.2 ± 0.8 %   3 – 5
@@ -79,7 +79,7 @@ pre { background: var(--band); padding: 0.9rem 1.1rem; border-radius: 0.4rem; ov
 
 
 class Report:
-    """Collects parts from top to bottom; ``write`` makes the file. All text is plain and is escaped."""
+    """Collects parts from top to bottom; ``write`` makes the file. All text is plain text and gets escaped."""
 
     def __init__(self, title: str, *, language: str = "en") -> None:
         self.title, self.language = title, language
@@ -96,11 +96,11 @@ class Report:
             self._parts.append(f"<p>{html.escape(' '.join(paragraph.split()))}</p>")
 
     def pre(self, text: str) -> None:
-        """Add text as it is, in a fixed-width font: a recipe, an output."""
+        """Add preformatted text in a fixed-width font: a recipe, an output."""
         self._parts.append(f"<pre>{html.escape(text.strip(chr(10)))}</pre>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[TableCell]]) -> None:
-        """Add a table. Columns of numbers (``0.5``, ``"87.2 ± 0.4"``, ``"12 %"``) stand to the right."""
+        """Add a table. Columns of numbers (``0.5``, ``"87.2 ± 0.4"``, ``"12 %"``) are right-aligned."""
         assert all(len(row) == len(header) for row in rows), "each row needs a cell per column"
         cells = [[_cell_text(cell) for cell in row] for row in rows]
         numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(header))]
@@ -132,7 +132,7 @@ class Report:
     def bars_plot(
         self, title: str, names: Sequence[str], means: Sequence[float], spreads: Sequence[float], y_label: str
     ) -> None:
-        """Add a bar per name with its mean above it; a whisker shows ``means`` ± ``spreads`` (0: none)."""
+        """Add a bar per name with its mean above it; whiskers show ``means`` ± ``spreads`` (0: none)."""
         assert len(names) == len(means) == len(spreads), "a mean and a spread for each name"
         figure, axes = _axes("", y_label)
         places = range(len(names))
@@ -168,7 +168,7 @@ class Report:
         write_text(path, self._page())
 
     def write_new(self, path: Path | str) -> None:
-        """Write the file; ConfigError if there is one, or another process is writing it."""
+        """Write the file; ConfigError if it exists already, or another process is writing it."""
         with new_file(Path(path)) as file:
             file.write(self._page().encode())
 
@@ -189,12 +189,12 @@ class Report:
         )
 
     def drawing(self, markup: str, title: str = "") -> None:
-        """Add HTML or SVG as ``firth.explain.markup`` makes it, whose texts are escaped already; ``title`` above it."""
+        """Add HTML or SVG made by ``firth.explain.markup``, with its texts already escaped, below a ``title``."""
         caption = f"<figcaption>{html.escape(title)}</figcaption>\n" if title else ""
         self._parts.append(f'<figure class="drawing">\n{caption}{markup}\n</figure>')
 
     def plot(self, title: str, figure: "Figure") -> None:
-        """Add a figure of matplotlib's; its ``INK``, ``FAINT`` and ``COLOURS`` follow the reader's mode."""
+        """Add a matplotlib figure; its ``INK``, ``FAINT`` and ``COLOURS`` follow the reader's mode."""
         self._n_plots += 1
         caption = html.escape(title)
         svg = _inline_svg(figure, title, f"plot{self._n_plots}")
@@ -202,7 +202,7 @@ class Report:
 
 
 def _cell_text(cell: TableCell) -> str:
-    """How a cell is shown: floats with four digits, long whole numbers in groups of three."""
+    """Format a cell: floats with four significant digits, integers with thousands separators."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return _NOTHING
     if isinstance(cell, int) and not isinstance(cell, bool):
@@ -222,7 +222,7 @@ def _table_row(tag: str, cells: Sequence[str], numeric: Sequence[bool]) -> str:
 
 
 def _axes(x_label: str, y_label: str) -> tuple["Figure", "Axes"]:
-    """An empty plot in the house style. ConfigError when matplotlib is not installed."""
+    """Make an empty plot in the house style. ConfigError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -237,14 +237,14 @@ def _axes(x_label: str, y_label: str) -> tuple["Figure", "Axes"]:
     axes.set_xlabel(plain(x_label), color=FAINT, fontsize=10)
     axes.set_title(
         plain(y_label), color=FAINT, fontsize=10, loc="left", pad=9
-    )  # reads better than turned by 90 degrees
+    )  # easier to read than rotated by 90 degrees
     return figure, axes
 
 
 def _label_ends(axes: "Axes", ends: Sequence[tuple[str, str, float, float]]) -> None:
     """Write each name to the right of its curve's last point: (name, colour, x, y).
 
-    Names that would touch one another are moved apart.
+    Names that would overlap are moved apart.
     """
     if not ends:
         return
@@ -269,13 +269,13 @@ def _label_ends(axes: "Axes", ends: Sequence[tuple[str, str, float, float]]) -> 
 
 
 def plain(text: str) -> str:
-    """``text`` for matplotlib, which would take dollars for formulas."""
+    """Escape ``text`` for matplotlib, which would read dollar signs as formulas."""
     return text.replace("$", r"\$")
 
 
 def _spread(heights: Sequence[float], apart: float) -> list[float]:
-    """Rising heights, moved as little as may be, so that neighbours are at least ``apart``."""
-    groups: list[list[float]] = []  # each: wanted heights of labels that are stacked on one another
+    """Move ascending heights as little as possible, so that neighbours are at least ``apart``."""
+    groups: list[list[float]] = []  # each: the desired heights of labels that are stacked on one another
     for height in heights:
         groups.append([height])
         while len(groups) > 1 and _bottom(groups[-1], apart) - _top(groups[-2], apart) < apart:
@@ -292,7 +292,7 @@ def _top(group: Sequence[float], apart: float) -> float:
 
 
 def _inline_svg(figure: "Figure", title: str, prefix: str) -> str:
-    """The figure as an ``<svg>`` element whose ids begin with ``prefix`` and whose colours are variables."""
+    """Convert the figure to an ``<svg>`` element whose ids begin with ``prefix`` and whose colours are variables."""
     import matplotlib
 
     fonts, outlines = fonts_for(" ".join(t.get_text() for t in figure.findobj(matplotlib.text.Text)))
@@ -319,9 +319,9 @@ def _inline_svg(figure: "Figure", title: str, prefix: str) -> str:
 
 
 def fonts_for(text: str) -> tuple[list[str], bool]:
-    """(font families for ``text``, whether they have all its letters).
+    """Return font families for ``text``, and whether they have all its characters.
 
-    Letters that no font here has are left to the reader's fonts: better than boxes.
+    Characters that no font here has are left to the reader's fonts, which is better than boxes.
     """
     from matplotlib import font_manager
 

@@ -1,4 +1,4 @@
-"""``firth plan``: what to pre-train on a text in the time there is, with the reasons."""
+"""``firth plan``: what to pre-train on a text in the time available, with the reasons."""
 
 import dataclasses
 import math
@@ -27,27 +27,27 @@ from firth.text.tokenizer_kinds import WORDPIECE
 from firth.training.collectives import World
 
 RECIPE = "small"
-# Of BERT, from narrow to wide.
+# Sizes of BERT, from the smallest hidden size to the largest.
 CANDIDATES = tuple(f"bert-{size}" for size in ("tiny", "mini", "small", "medium", "base"))
-# A rule of thumb: below so many tokens read for each weight of its blocks, a narrower model learns more in the time.
+# A rule of thumb: with fewer tokens read per weight of its blocks, a smaller model learns more in the same time.
 _TOKENS_PER_WEIGHT = 4
-# Vocabulary by the tokens of the text: each token of it is to be seen some hundred times.
+# Vocabulary size by the number of tokens in the text: each entry should occur some hundred times.
 _VOCABULARIES = ((1e6, 4_000), (5e6, 8_000), (1e8, 16_000), (float("inf"), 30_000))
-# What two processes of one thread reach of twice the speed of one (docs/benchmarks.md: 94 and 97 %).
+# The share of twice one process's speed that two single-threaded processes reach (docs/benchmarks.md: 94 and 97 %).
 _SHARED = 0.94
-# Tokens of the random text that speed is measured on, and seconds for each size.
+# Tokens of the random text on which speed is measured, and seconds per size.
 _SPEED_TOKENS, _SPEED_S = 60_000, 1.0
-# How much of a text is read to estimate its tokens, in characters.
+# Characters of a text that are read to estimate its tokens.
 _SAMPLE = 2_000_000
-# Tokens of a word between blanks, punctuation included, where it is written in Latin letters, and elsewhere.
+# Tokens per word between spaces, punctuation included: for text in Latin letters, and for other text.
 _LATIN_TOKENS, _OTHER_TOKENS = 1.5, 2.2
-# Characters without blanks between words: BERT reads each ideograph alone; of kana, Thai, Lao, Burmese and Khmer
-# a token has about two.
+# Scripts without spaces between words: BERT reads each ideograph as a token; in kana, Thai, Lao, Burmese and Khmer a
+# token has about two characters.
 _IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff]")
 
-# Held-out masked-LM loss and accuracy of the shipped English BERT-mini by millions of tokens read, at nearly constant
-# rate up to 92 million and with a decay to zero after them: docs/results/firth-mini-en.json.
+# Held-out masked-LM loss and accuracy of the shipped English BERT-mini by millions of tokens read, at a nearly constant
+# learning rate up to 92 million and with a decay to zero after that: docs/results/firth-mini-en.json.
 CURVE = (
     (8.192, 4.33, 0.306), (16.384, 3.94, 0.348), (24.576, 3.78, 0.367), (32.768, 3.64, 0.380), (40.96, 3.57, 0.387),
     (49.152, 3.50, 0.396), (57.344, 3.44, 0.403), (65.536, 3.42, 0.408), (73.728, 3.43, 0.406), (81.92, 3.42, 0.407),
@@ -58,7 +58,7 @@ CURVE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:
-    """What one model size comes to: tokens read in the time, and of those how many for each weight of its blocks."""
+    """What to expect of a model size: tokens read in the time available, in total and per weight of its blocks."""
 
     model: str
     parameters: int
@@ -71,7 +71,7 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suggestion:
-    """A suggestion. ``text_tokens``: of the training text; ``counted``: they were, and not estimated."""
+    """A suggestion. ``text_tokens``: in the training text; ``counted``: whether they were counted, not estimated."""
 
     source: str
     text_tokens: float
@@ -89,8 +89,8 @@ class Suggestion:
 def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str], None] = say) -> Suggestion:
     """Choose vocabulary and model size for a text, or a corpus folder, and minutes of training on this machine.
 
-    The speed of each size is measured on random text, narrow sizes first, until one is too wide for the time.
-    InputError or ConfigError for a text that is not there.
+    The speed of each size is measured on random text, smallest first, until one is too large for the time.
+    InputError or ConfigError if the text does not exist.
     """
     if not 0 < minutes < math.inf:
         raise ConfigError(f"--minutes={minutes:g}: expected a number above 0")
@@ -124,31 +124,31 @@ def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str
 
 
 def choose_size(sizes: Sequence[Size], free: float | None) -> Size:
-    """The widest size that reads enough tokens for each weight and fits into memory; else the narrowest."""
+    """Choose the largest size that reads enough tokens per weight and fits into memory; else the smallest."""
     fit = [size for size in sizes if size.tokens_per_weight >= _TOKENS_PER_WEIGHT]
     fit = [size for size in fit if free is None or size.memory <= free]
     return fit[-1] if fit else sizes[0]
 
 
 def suggested_vocabulary(tokens: float) -> int:
-    """How many tokens a vocabulary may have for a text of so many."""
+    """The vocabulary size for a text of ``tokens``."""
     return next(size for most, size in _VOCABULARIES if tokens < most)
 
 
 def recorded_loss(tokens: float) -> tuple[float, float, float] | None:
-    """The last point of the recorded curve at or before so many tokens: tokens, loss, accuracy. None before it."""
+    """The last point of the recorded curve at or before ``tokens``: tokens, loss, accuracy; None before its start."""
     points = [(1e6 * millions, loss, accuracy) for millions, loss, accuracy in CURVE if 1e6 * millions <= tokens]
     return points[-1] if points else None
 
 
 def text_tokens(sources: Sequence[str | Path]) -> float:
-    """The tokens of a corpus folder, or about those of a text. InputError or ConfigError if it is not there."""
+    """Count the tokens of a corpus folder, or estimate those of a text. InputError or ConfigError if it is missing."""
     corpus = _corpus(sources)
     return _tokens_of(corpus) if corpus else _estimated_tokens(sources)
 
 
 def _corpus(sources: Sequence[str | Path]) -> Corpus | None:
-    """The corpus folder that is meant, if it is one."""
+    """The corpus folder that the sources name; None if they are text."""
     if len(sources) != 1 or not (Path(sources[0]) / "manifest.json").is_file():
         return None
     corpus = Corpus(sources[0])
@@ -165,7 +165,7 @@ def _tokens_of(corpus: Corpus) -> float:
 
 
 def _estimated_tokens(sources: Sequence[str | Path]) -> float:
-    """About how many tokens a text has: of its words and characters, counted in the first part of it."""
+    """Estimate the tokens of a text from the words and characters in its first part."""
     reader = CorpusReader(sources)
     characters = latin = words = ideographs = unspaced = 0
     for document in reader:
@@ -181,7 +181,7 @@ def _estimated_tokens(sources: Sequence[str | Path]) -> float:
             break
     if not words + ideographs + unspaced:
         raise ConfigError(f"{', '.join(map(str, sources))}: no words in it")
-    # At the end of a small text all of it is read.
+    # A small text was read to its end.
     share = 1.0 if characters <= _SAMPLE else max(reader.bytes_consumed, 1) / reader.total_bytes
     each = _LATIN_TOKENS if latin > characters / 2 else _OTHER_TOKENS
     return (words * each + ideographs + unspaced / 2) / min(share, 1.0)
@@ -197,7 +197,7 @@ def _size(model: str, corpus: Path, machine: Machine, minutes: float, text_token
     processes = 1 if machine.device.type != "cpu" else torch.get_num_threads()
     shared = for_processes(recipe, processes)
     need: Memory = memory_of(shared, machine, processes)
-    # One process with its part of a step: what all do is as many times that, but for what sharing costs.
+    # One process with its part of a step: all together do a multiple of that, less the cost of sharing.
     slots = shared.train.slots
     one = dataclasses.replace(shared, train=dataclasses.replace(shared.train, micro_batches=1))
     pace = measure_pace(one, corpus, World(), n_threads=0 if processes == 1 else 1, seconds=_SPEED_S)

@@ -1,4 +1,4 @@
-"""Progress on stderr with rate and time left: a live bar on a terminal, plain lines elsewhere."""
+"""Progress on stderr with speed and time left: a live bar on a terminal, plain lines elsewhere."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ from firth.errors import printable
 
 _PLAIN_EVERY_S = 10.0
 _QUIET_FOR_S = 2.0
-# Bytes at the end of a log in which its last line is looked for.
+# Bytes at the end of a log that are searched for its last line.
 _LINE_BYTES = 4096
 
-# Where progress is shown if it is part of larger work: gets its line.
+# Receives the progress line if the work is part of a larger job.
 _SHOWN_BY: ContextVar[Callable[[str], None] | None] = ContextVar("shown_by", default=None)
 
 
@@ -28,18 +28,18 @@ def say(text: str) -> None:
 
 
 def silent(text: str) -> None:
-    """Drop a message: stands for ``say`` where nobody should hear it."""
+    """Drop a message: a replacement for ``say`` where nothing should be printed."""
 
 
 def format_duration(seconds: float) -> str:
-    """``75.2`` -> ``1:15``, ``7261`` -> ``2:01:01``."""
+    """Format seconds: ``75.2`` -> ``1:15``, ``7261`` -> ``2:01:01``."""
     whole = max(0, round(seconds))
     hours, minutes, left = whole // 3600, whole // 60 % 60, whole % 60
     return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
 
 
 def format_count(n: float) -> str:
-    """``1234567`` -> ``1.23M``."""
+    """Format a count: ``1234567`` -> ``1.23M``."""
     for limit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(n) >= limit:
             return f"{n / limit:.3g}{suffix}"
@@ -47,15 +47,15 @@ def format_count(n: float) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How many columns of a terminal a text takes: wide characters, such as Hangul, two, and combining ones none."""
+    """Count the terminal columns of a text: wide characters, such as Hangul, take two, and combining ones none."""
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 class Progress:
-    """Counts work done and writes how fast it goes and how long it will take.
+    """Counts the work done, and shows its speed and the time left.
 
     Nothing is written in the first two seconds, so short work stays silent. ``total`` may be None
-    when it is not known; then only the amount and the rate are shown.
+    if it is not known; then only the amount and the speed are shown.
     """
 
     def __init__(self, title: str, total: float | None, unit: str, *, done: float = 0.0, stream: TextIO | None = None):
@@ -81,7 +81,7 @@ class Progress:
             self._written_at_s = now_s
 
     def line(self, now_s: float, note: str = "") -> str:
-        """The text that is shown at monotonic time ``now_s``."""
+        """The text to show at monotonic time ``now_s``."""
         elapsed_s = max(now_s - self._started_at_s, 1e-9)
         rate = (self.done - self._first) / elapsed_s
         parts = [self.title]
@@ -99,7 +99,7 @@ class Progress:
         return "  ".join(parts)
 
     def message(self, text: str) -> None:
-        """Write one line of its own without disturbing the bar. As a part of larger work it is not shown."""
+        """Write a separate line without disturbing the bar. Not shown if the work is part of a larger job."""
         if self._shown_by is not None:
             return
         if self._live and self._wrote:
@@ -130,7 +130,7 @@ class Progress:
 
 @contextlib.contextmanager
 def part_of(show: Callable[[str], None]) -> Iterator[None]:
-    """A context in which progress is shown by ``show(line)`` alone: it is part of larger work, which has one line."""
+    """A context in which progress is shown only by ``show(line)``: for parts of a larger job, which has one line."""
     token = _SHOWN_BY.set(show)
     try:
         yield
@@ -139,7 +139,7 @@ def part_of(show: Callable[[str], None]) -> Iterator[None]:
 
 
 class Status:
-    """One line on stderr on what is being done, in free words: rewritten on a terminal, every ten seconds elsewhere."""
+    """One line of free text on stderr about current work: rewritten on a terminal, every ten seconds elsewhere."""
 
     def __init__(self, stream: TextIO | None = None):
         self._stream = sys.stderr if stream is None else stream
@@ -148,7 +148,7 @@ class Status:
         self._wrote = False
 
     def show(self, text: str) -> None:
-        """Show a new text, if the last one has stood long enough."""
+        """Show a new text, if the last one has been visible long enough."""
         now_s = time.monotonic()
         if now_s - self._written_at_s < (0.2 if self._live else _PLAIN_EVERY_S):
             return
@@ -157,7 +157,7 @@ class Status:
         self._written_at_s, self._wrote = now_s, True
 
     def show_last_of(self, logs: Mapping[str, Path]) -> None:
-        """Show the last line of the first log that has one, with its name: of work that other processes do."""
+        """Show the last line of the first log that has one, with its name, for work done by other processes."""
         lines = ((name, _last_line(log)) for name, log in logs.items())
         first = next(((name, line) for name, line in lines if line), None)
         if first is not None:
@@ -165,7 +165,7 @@ class Status:
             self.show(f"{first[0]}: {first[1]}{others}")
 
     def clear(self) -> None:
-        """Make room for a line of another kind."""
+        """Clear the line, so that another kind of line can be printed."""
         if self._live and self._wrote:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
@@ -173,7 +173,7 @@ class Status:
 
 
 def _last_line(path: Path) -> str:
-    """The last line of a log that has something in it; empty without one, or without the file."""
+    """The last line of a log that is not blank; empty if there is none, or no file."""
     try:
         with open(path, "rb") as file:
             file.seek(-min(_LINE_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)

@@ -1,8 +1,8 @@
 """What the recipes of pre-training and fine-tuning share: from a file, an object or arguments to checked plain data.
 
-A recipe is resolved in one direction: its own keys (here), then the data it names, then the model. What follows from
-those, and published defaults, is laid under what the recipe says; ``firth.config.from_dict`` then makes the frozen
-object, which is checked once.
+A recipe is resolved in one direction: its own keys (here), then the data it names, then the model. The recipe's keys
+override what follows from these and the published defaults; ``firth.config.from_dict`` then makes the frozen object,
+which is checked once.
 """
 
 import dataclasses
@@ -14,16 +14,16 @@ from firth.config import override, read_toml, to_dict, unknown_key
 from firth.errors import ConfigError
 from firth.option_names import FOREIGN_KEYS
 
-# Further keys of a recipe: ``{"train.seed": 2}``, or as ``--set`` has them, ``["train.seed=2"]``.
+# Further keys of a recipe: ``{"train.seed": 2}`` or, as for ``--set``, ``["train.seed=2"]``.
 Settings = Mapping[str, Any] | Sequence[str]
 
 
-# Recipes of this package that have a name, beside their code; the published one is what the keys' own defaults are.
+# The package's named recipes, stored beside their code; ``published`` consists of the keys' own defaults.
 NAMED = {"small": Path(__file__).parent / "pretraining" / "small.toml", "published": None}
 
 
 def read_recipe_file(path: str | Path) -> dict[str, Any]:
-    """A recipe file as plain data; a name of ``NAMED`` is always the recipe of this package."""
+    """Read a recipe file as plain data; a name in ``NAMED`` always means the recipe of this package."""
     if str(path) in NAMED:
         named = NAMED[str(path)]
         return {} if named is None else read_toml(named)
@@ -36,7 +36,7 @@ def read_recipe_file(path: str | Path) -> dict[str, Any]:
 
 
 def plain_of(recipe: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """A recipe as plain data with ``arguments`` laid over it, by dotted key, and what errors call it.
+    """Return a recipe as plain data, overridden by ``arguments`` (by dotted key), and its name for error messages.
 
     ``recipe``: a TOML file or the name of a recipe, a recipe object, plain data, or None. Arguments that are None were
     not given.
@@ -62,9 +62,9 @@ def check_recipe(
     needed: Mapping[str, str],
     foreign: Mapping[str, str] = FOREIGN_KEYS,
 ) -> dict[str, Any]:
-    """Plain data with settings laid over it: known keys, a table wherever one belongs, and the keys that must be there.
+    """Merge settings into plain data and check it: only known keys, tables where they belong, all required keys.
 
-    ``kind``: the recipe's dataclass. ``needed``: keys that are strings, each with advice for where it is missing.
+    ``kind``: the recipe's dataclass. ``needed``: required string keys, each with advice for when it is missing.
     """
     plain = override(dict(data), settings)
     known = [field.name for field in dataclasses.fields(kind)]
@@ -81,7 +81,7 @@ def check_recipe(
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two tables as one, table by table inside them too: what ``above`` says holds."""
+    """Merge two tables recursively; values of ``above`` take precedence."""
     found = {**below, **above}
     for key in below.keys() & above.keys():
         if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):

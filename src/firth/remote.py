@@ -16,20 +16,20 @@ from firth.errors import FirthError, InputError
 
 _T = TypeVar("_T")
 
-# The schemes that are read, and the library for each that fsspec needs.
+# The supported schemes, each with the library that fsspec needs for it.
 SCHEMES = {"s3": "s3fs", "gs": "gcsfs", "memory": "fsspec"}
 TRIES = 3
-# Seconds before the second try; twice as many before each further one.
+# Seconds before the second try; doubled before each further one.
 WAIT_S = 1.0
-# Bytes asked for at a time.
+# Bytes requested at a time.
 _RANGE = 1 << 22
-# Seconds after which an unfinished copy is of a process that died.
+# Seconds after which an unfinished copy counts as left by a process that died.
 _ABANDONED_S = 3600
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def is_address(path: str | Path) -> bool:
-    """Whether this is an address such as s3://bucket/key, not a path."""
+    """Whether this is an address such as s3://bucket/key, rather than a path."""
     return isinstance(path, RemotePath) or _ADDRESS.match(str(path)) is not None
 
 
@@ -54,7 +54,7 @@ def place_of(address: str | Path) -> Path:
 
 
 class RemotePath(PosixPath):
-    """A path at a remote file system, for those methods of Path that reading needs."""
+    """A path on a remote file system, with the methods of Path that reading needs."""
 
     def __str__(self) -> str:
         return f"{self.parts[0]}//{'/'.join(self.parts[1:])}"
@@ -65,7 +65,7 @@ class RemotePath(PosixPath):
         return os.stat_result((0, 0, 0, 0, 0, 0, int(size or 0), 0, 0, 0))
 
     def open(self, *_: Any, **__: Any) -> io.BufferedReader:  # type: ignore[override]  # reads bytes only
-        """Open the file for reading bytes. Every range is asked for again if that fails."""
+        """Open the file for reading bytes. A range that fails is requested again."""
         return io.BufferedReader(_Ranges(self))
 
     def is_file(self, **_: Any) -> bool:
@@ -82,7 +82,7 @@ class RemotePath(PosixPath):
         return self._named(self._call(lambda system, path: system.find(path)))
 
     def matches(self) -> "list[RemotePath]":
-        """The files that this path, with ``*``, ``?`` or ``[…]`` in it, stands for, sorted."""
+        """The files that match this path, a pattern with ``*``, ``?`` or ``[…]``, sorted."""
         return self._named(self._call(lambda system, path: [p for p in system.glob(path) if system.isfile(p)]))
 
     def part(self, start: int, end: int) -> bytes:
@@ -98,7 +98,7 @@ class RemotePath(PosixPath):
         return [RemotePath(self.parts[0], name.lstrip("/")) for name in sorted(names)]
 
     def _call(self, job: Callable[[Any, str], _T]) -> _T:
-        """Ask the file system, several times if it fails. Its own words are not told: they may hold credentials."""
+        """Call the file system, repeatedly if it fails. Its own messages are hidden: they may contain credentials."""
         scheme = self.parts[0].rstrip(":")
         for number in range(1, TRIES + 1):
             try:
@@ -125,7 +125,7 @@ class RemotePath(PosixPath):
 
 
 class _Ranges(io.RawIOBase):
-    """The bytes of a remote file, a range at a time."""
+    """The bytes of a remote file, read one range at a time."""
 
     def __init__(self, path: RemotePath):
         super().__init__()
@@ -163,7 +163,7 @@ class _Ranges(io.RawIOBase):
 class Cache:
     """Whole copies of remote files, by their SHA-256, in one folder for all processes of a user.
 
-    Beyond ``most_bytes`` the copies that were not used for longest are deleted; what a process has memory-mapped stays.
+    Beyond ``most_bytes`` the least recently used copies are deleted; what a process has memory-mapped stays readable.
     """
 
     def __init__(self, most_bytes: float, folder: Path | None = None):
@@ -173,7 +173,7 @@ class Cache:
         self._ahead: threading.Thread | None = None
 
     def get(self, path: RemotePath, size: int, sha256: str) -> Path:
-        """The local copy of a file; InputError if it is missing or, in every try, of other content."""
+        """The local copy of a file; InputError if it is missing or its content is wrong in every try."""
         kept = self.folder / sha256
         with self._lock:
             try:
@@ -191,9 +191,9 @@ class Cache:
         return kept
 
     def read_ahead(self, wanted: Sequence[tuple[RemotePath, int, str]]) -> None:
-        """Begin to copy files that will be asked for; an error is left to whoever asks."""
+        """Start copying files that will be needed soon; errors are left to the call that needs them."""
         if self._ahead is None or not self._ahead.is_alive():
-            # A process that ends does not wait for it.
+            # A daemon: the process does not wait for it when it ends.
             self._ahead = threading.Thread(target=self._get_all, args=(wanted,), name="firth-ahead", daemon=True)
             self._ahead.start()
 
@@ -205,7 +205,7 @@ class Cache:
                 return
 
     def _copy(self, path: RemotePath, size: int, sha256: str, kept: Path) -> None:
-        # Not by the number of the process: containers that share the folder have equal ones.
+        # Not named by process id: containers that share the folder may have equal ones.
         part = self.folder / f"{sha256}.{secrets.token_hex(8)}.part"
         try:
             for _ in range(TRIES):
@@ -223,7 +223,7 @@ class Cache:
         raise InputError(f"{path} {what}, in {TRIES} tries: it is damaged; copy this file again")
 
     def _bound(self, newest: Path) -> None:
-        """Delete what was not used for longest, and what processes that died left."""
+        """Delete the least recently used copies, and leftovers of processes that died."""
         files = []
         for file in self.folder.iterdir():
             try:

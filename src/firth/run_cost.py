@@ -1,9 +1,9 @@
 """``firth plan --devices``: time, memory, communication and money of a pre-training run on 1 to 1,024 devices.
 
-A step of a Transformer is its matrix products at a share of the device's peak, the reading and writing of everything
-between them at the device's memory bandwidth, the exchange of gradients where the backward pass does not hide it, and
-the update. Constants are fitted: ``OURS`` to steps measured on a CPU, the others to published figures
-(benchmarks/cost_model.py, docs/benchmarks.md).
+The time of a Transformer's step is the sum of its matrix products at a share of the device's peak, the memory traffic
+between them at the device's bandwidth, the exchange of gradients that the backward pass does not hide, and the update.
+Constants are fitted: ``OURS`` to steps measured on a CPU, the others to published figures (benchmarks/cost_model.py,
+docs/benchmarks.md).
 """
 
 import difflib
@@ -23,28 +23,29 @@ from firth.pretraining.several import memory_of, outline
 from firth.systems import SIZES
 from firth.training.sharding import exchanged_bytes
 
-# Devlin et al. 2018, App. A.2: 256 sequences of 128 tokens a step, and a vocabulary of 30,522.
+# Devlin et al. 2018, App. A.2: 256 sequences of 128 tokens per step, and a vocabulary of 30,522.
 STEP_TOKENS, _VOCAB_SIZE = 32_768, 30_522
 MOST_DEVICES = 1024
 # Devlin et al. 2018, §3.1; left-to-right models predict every token.
 _MASKED_SHARE = 0.15
 _FLOAT_BYTES, _HALF_BYTES = 4, 2
-# Of each parameter an update of Adam reads itself, its gradient and both means, and writes three of them and a cast.
+# Per parameter, Adam's update reads the parameter, its gradient and both means, and writes three of them and a cast.
 _UPDATE_BYTES = 30
-# A checkpoint has the weights and both means; the model folder beside it the weights once more.
+# A checkpoint has the weights and both means; the model folder beside it has the weights again.
 _CHECKPOINT_BYTES = 16
-# The backward pass is two thirds of a step, and the last bucket of gradients (DDP: 25 MB) is only complete at its end.
+# The backward pass is two thirds of a step, and the last bucket of gradients (DDP: 25 MB) is complete only at its end.
 _BACKWARD, _BUCKET_BYTES = 2 / 3, 25e6
-# Of a device's memory; the rest is taken by libraries and fragments.
+# Usable share of a device's memory; libraries and fragmentation take the rest.
 _USABLE = 0.9
 _SYSTEMS = ("bert", "bert-ltr", "gpt")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Software:
-    """What an implementation reaches. ``matrix_share`` of the peak in its matrix products; ``passes``: how often it
-    reads or writes each number that the backward pass keeps; ``attention_passes``: the same for attention scores, 0 for
-    fused attention. ``gradient_bytes`` of each; ``overlaps``: exchanges gradients during the backward pass."""
+    """The efficiency of an implementation. ``matrix_share``: the share of peak that its matrix products reach;
+    ``passes``: how often it reads or writes each number kept for the backward pass; ``attention_passes``: the same for
+    attention scores, 0 for fused attention. ``gradient_bytes``: bytes per gradient; ``overlaps``: whether gradients are
+    exchanged during the backward pass."""
 
     matrix_share: float
     passes: float
@@ -54,7 +55,7 @@ class Software:
 
 
 # Fitted by benchmarks/cost_model.py: to steps of this package on a CPU; to NVIDIA's figures of 2020 and 2021 for one
-# A100. What this package reaches on a GPU is not measured: there its plans take the figures of 2021.
+# A100. What this package reaches on a GPU was not measured: there, plans use the figures of 2021.
 OURS = Software(matrix_share=0.879, passes=57.32, attention_passes=15.08)
 NVIDIA_2020 = Software(
     matrix_share=0.7, passes=16.08, attention_passes=30.03, gradient_bytes=_HALF_BYTES, overlaps=False
@@ -64,10 +65,10 @@ NVIDIA_2021 = Software(matrix_share=0.7, passes=12.33, gradient_bytes=_HALF_BYTE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """``flops``: peak of dense matrix products in half precision, a second. ``bandwidth``: of its memory, bytes/s.
+    """A device. ``flops``: peak FLOP/s of dense matrix products in half precision. ``bandwidth``: of memory, bytes/s.
 
-    ``memory`` in bytes. ``link``: bytes/s that it exchanges with the others of its node, each way; ``network``: bytes/s
-    of the whole node; ``per_node`` devices share it. ``software``: what is counted to run on it.
+    ``memory`` in bytes. ``link``: bytes/s to the other devices of its node, each way; ``network``: bytes/s of the whole
+    node, shared by ``per_node`` devices. ``software``: the implementation assumed to run on it.
     """
 
     name: str
@@ -87,7 +88,7 @@ def _device(name: str, tflops: float, tb_s: float, gb: float, per_node: int, lin
     )  # fmt: skip
 
 
-# Data sheets: half precision without sparsity, memory, and links of the usual node; networks of nodes that clouds rent.
+# From data sheets: half precision without sparsity, memory, and links of the usual node; networks of cloud instances.
 DEVICES = {
     device.name: device
     for device in (
@@ -106,8 +107,8 @@ HERE = "here"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """What a token of a run costs. ``flops``: forward and backward. ``numbers``: kept for the backward pass between
-    matrix products; ``scores``: of attention; ``logits``: of the vocabulary, in float32."""
+    """Per-token counts of a run. ``flops``: forward and backward. ``numbers``: those kept for the backward pass between
+    matrix products; ``scores``: of attention; ``logits``: over the vocabulary, in float32."""
 
     flops: float
     numbers: float
@@ -124,8 +125,8 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCost:
-    """Seconds of one step: computing, exchanging what computing does not hide, updating. ``exchanged``: bytes that each
-    device sends."""
+    """Seconds of one step: computation, communication that it does not hide, and the update. ``exchanged``: bytes that
+    each device sends."""
 
     compute_s: float
     exchange_s: float
@@ -139,9 +140,9 @@ class StepCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunCost:
-    """One run on ``devices``: how it is divided, and what it costs. ``share``: of the peak, model FLOPs only.
+    """One run on ``devices``: how it is divided, and what it costs. ``share``: share of peak, by model FLOPs only.
 
-    ``memory`` and ``checkpoint`` in bytes, of one device and of one checkpoint. ``money``: None without a price.
+    ``memory`` and ``checkpoint`` in bytes, per device and per checkpoint. ``money``: None without a price.
     """
 
     devices: int
@@ -159,7 +160,7 @@ class RunCost:
 
 
 def model_shape(model: str, length: int, vocab_size: int = _VOCAB_SIZE) -> Shape:
-    """Count a size on sequences of ``length`` tokens. ConfigError for a name that is no size of a Transformer."""
+    """Count a model size on sequences of ``length`` tokens. ConfigError for a name that is not a Transformer size."""
     system = SIZES[model][0] if model in SIZES else ""
     if system not in _SYSTEMS:
         names = [name for name, (of, _) in SIZES.items() if of in _SYSTEMS]
@@ -175,7 +176,7 @@ def model_shape(model: str, length: int, vocab_size: int = _VOCAB_SIZE) -> Shape
     encoder = module.encoder
     assert isinstance(encoder, Encoder)
     blocks = sum(p.numel() for block in encoder.regions() for p in block.parameters())
-    # As firth.costs counts a batch, for one token of a sequence of this length.
+    # As in firth.costs, for one token of a sequence of this length.
     block = 4 * config.width**2 + 2 * config.width * config.feed_forward_width
     head = config.width * (config.vocab_size + (0 if recipe.system == "gpt" else config.width))
     return Shape(
@@ -190,7 +191,7 @@ def model_shape(model: str, length: int, vocab_size: int = _VOCAB_SIZE) -> Shape
 
 
 def token_seconds(shape: Shape, device: Device, software: Software, *, recompute: bool = False) -> float:
-    """Seconds of one device for a token, forward and backward."""
+    """Seconds that one device takes for a token, forward and backward."""
     products = shape.flops * (4 / 3 if recompute else 1) / (device.flops * software.matrix_share)
     moved = software.passes * (_HALF_BYTES * shape.numbers + _FLOAT_BYTES * shape.logits)
     moved += software.attention_passes * _HALF_BYTES * shape.scores
@@ -208,7 +209,7 @@ def step_cost(
     sharded: bool = False,
     recompute: bool = False,
 ) -> StepCost:
-    """One step of ``n`` devices, each of which reads ``micro_batches`` of ``batch_tokens``."""
+    """The cost of one step on ``n`` devices, each of which reads ``micro_batches`` of ``batch_tokens``."""
     micro_s = batch_tokens * token_seconds(shape, device, software, recompute=recompute)
     compute_s = micro_batches * micro_s
     exchanged = exchange_s = 0.0
@@ -226,7 +227,7 @@ def step_cost(
 
 
 def _exchange_s(volume: float, device: Device, n: int) -> float:
-    """A ring in each node, and rings of equal parts over the nodes."""
+    """Seconds of an exchange by a ring in each node, and rings of equal parts across the nodes."""
     local, nodes = min(n, device.per_node), math.ceil(n / device.per_node)
     within = (local - 1) / local * volume / device.link
     return within + (nodes - 1) / nodes * volume / device.network
@@ -242,10 +243,10 @@ def run_costs(
     step_tokens: int = STEP_TOKENS,
     price: float | None = None,
 ) -> list[RunCost]:
-    """The cost of reading ``tokens`` on each number of devices. ``price``: of a device, by the hour.
+    """The cost of reading ``tokens`` on each number of devices. ``price``: per device and hour.
 
     Weights, gradients and optimiser state are divided (full sharding) only if one device has too little memory for all
-    of them; blocks are recomputed only if that is not enough. ConfigError for a run that cannot be.
+    of them; blocks are recomputed only if that is not enough. ConfigError for an impossible run.
     """
     if not (tokens > 0 and math.isfinite(tokens)):
         raise ConfigError(f"--tokens={tokens:g}: expected a finite number above 0")
@@ -304,7 +305,7 @@ def _run_cost(
 
 
 def _fitting(shape: Shape, device: Device, shares: int, most: int, length: int, recompute: bool) -> int:
-    """The most sequences of a micro-batch that fit, of at most ``most``; 0 if not even one does."""
+    """The largest number of sequences per micro-batch that fits, at most ``most``; 0 if not even one does."""
 
     def fits(rows: int) -> bool:
         return _memory(shape, rows * length, shares, recompute) <= _USABLE * device.memory
@@ -325,7 +326,7 @@ def _memory(shape: Shape, batch_tokens: int, shares: int, recompute: bool) -> fl
 
 
 def this_machine(tell: Callable[[str], None]) -> Device:
-    """Measure this machine's GPU, or one of its cores when all are busy."""
+    """Measure this machine's GPU, or one of its CPU cores while all are busy."""
     machine = find_machine("auto")
     tell("measuring matrix products and memory bandwidth")
     kind = str(machine.device)
@@ -350,7 +351,7 @@ def this_machine(tell: Callable[[str], None]) -> Device:
 
 
 def find_device(name: str, tell: Callable[[str], None]) -> Device:
-    """A row of ``DEVICES``, or this machine, measured. ConfigError for another name."""
+    """Look up a device in ``DEVICES``, or measure this machine. ConfigError for any other name."""
     if name == HERE:
         return this_machine(tell)
     if name in DEVICES:

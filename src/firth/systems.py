@@ -1,6 +1,6 @@
 """The table of systems: name, parts and settings of each, and named sizes.
 
-To add a system, write its modules and add a row; every contract test then runs over it.
+To add a system, write its modules and add a row; every contract test then covers it.
 """
 
 from collections.abc import Callable, Mapping
@@ -87,15 +87,15 @@ from firth.text.tokenizer import Tokenizer
 class System:
     """One row of the table.
 
-    ``fixed``: configuration fields that make the system what it is. ``instances``: the plans it can be
-    trained on, its own first. ``predict``: masked tokens, the next token (and the one before), or a translation.
-    ``layout``: of its rows; ``pretraining_layout``: of those in pre-training, where they differ. ``huggingface``: what
-    it is to transformers, in whose words its model folder then speaks. ``activation_bytes(config, bytes a number)``:
-    what the backward keeps of one token, and what if blocks are recomputed. ``no_gradient``: parameters that its own
-    pre-training does not reach (by prefix), with the reason. ``characters``: whether its tokens are words that it reads
-    by their characters, so that none is unknown. ``pretraining`` and ``tuning``: its own published settings, as tables
-    of a recipe, where they are not BERT's; the rate of ``tuning`` is of the width ``tuned_width``, narrower models get
-    more (None: any width gets the same).
+    ``fixed``: configuration fields that define the system. ``instances``: the kinds of training instances it supports,
+    its own first. ``predict``: masked tokens, the next token (and the one before), or a translation.
+    ``layout``: of its sequences; ``pretraining_layout``: of those in pre-training, if different. ``huggingface``: its
+    mapping to transformers, whose keys and names its model folder then uses. ``activation_bytes(config, bytes per
+    number)``: what the backward pass keeps per token, without and with recomputation of blocks. ``no_gradient``:
+    parameters (by prefix) that its own pre-training does not train, with the reason. ``characters``: whether its tokens
+    are words that it reads by their characters, so that none is unknown. ``pretraining`` and ``tuning``: its published
+    settings, as tables of a recipe, where they differ from BERT's; the learning rate of ``tuning`` is for the hidden
+    size ``tuned_width``, and smaller models get a higher one (None: the same for any hidden size).
     """
 
     config: type[Any]
@@ -117,11 +117,11 @@ class System:
     characters: bool = False
 
     def reads(self, tokenizer: Tokenizer) -> Tokenizer:
-        """A tokenizer as the system uses it; TokenizerError for one that it cannot use."""
+        """Return a tokenizer in the form that the system uses; TokenizerError for one that it cannot use."""
         return opened(tokenizer) if self.characters else tokenizer
 
 
-# Of heads on encoders that stay as they are, and of CoVe.
+# For heads on frozen encoders, and for CoVe.
 _ADAM = {"kind": "adamw", "learning_rate": 1e-3, "decay": 0.0, "epsilon": 1e-8, "clip_norm": 5.0}
 _GPT_ADAM = {"kind": "gpt_adam", "epsilon": 1e-8}
 # Howard & Ruder 2018, §3.2 and §4.1; decay and clipping as in the released scripts (specification §3).
@@ -129,8 +129,8 @@ _ULMFIT_ADAM = {
     "kind": "adamw", "beta1": 0.7, "beta2": 0.99, "epsilon": 1e-8, "decay": 1e-7, "clip_norm": 0.3,
     "schedule": "slanted", "warmup_share": 0.1,
 }  # fmt: skip
-# allenai/bilm-tf training.py, windows of 20 words: the loss is 20 times the mean, the sum of squares begins with 1, the
-# norm is clipped at 10. The same steps as with the mean, 1/400 and 1/2.
+# allenai/bilm-tf training.py, windows of 20 words: the loss is 20 times the mean, the sum of squares starts at 1, and
+# the norm is clipped at 10. This gives the same steps as the mean with 1/400 and 1/2.
 _ELMO_ADAGRAD = {
     "kind": "adagrad", "schedule": "constant", "warmup_share": 0.0, "learning_rate": 0.2, "decay": 0.0,
     "epsilon": 0.0, "accumulated": 0.0025, "clip_norm": 0.5,
@@ -176,7 +176,7 @@ SYSTEMS: dict[str, System] = {
         flops=gpt_flops,
         activation_bytes=transformer_bytes,
         huggingface=GPT,
-        # Radford et al. 2018, §4.1: 2,000 updates of warm-up; 1,000,000 in all by Devlin et al. 2018, App. A.4.
+        # Radford et al. 2018, §4.1: 2,000 warm-up updates; 1,000,000 in all according to Devlin et al. 2018, App. A.4.
         pretraining={"optim": {**_GPT_ADAM, "schedule": "cosine", "learning_rate": 2.5e-4, "warmup_share": 0.002}},
         tuning={
             "optim": {**_GPT_ADAM, "schedule": "gpt_linear", "learning_rate": 6.25e-5, "warmup_share": 0.002},
@@ -193,7 +193,7 @@ SYSTEMS: dict[str, System] = {
         predict="next",
         flops=lstm_flops,
         activation_bytes=lstm_bytes,
-        # Ours: from a thousand sentences of SST-2 a rate of 3e-4 learns nothing, 1e-3 and 1e-2 learn less than 3e-3.
+        # Ours: on a thousand sentences of SST-2, a learning rate of 3e-4 learns nothing, 1e-3 and 1e-2 less than 3e-3.
         pretraining={"optim": {"learning_rate": 3e-3, "decay": 0.0}},
         tuning={"optim": {"learning_rate": 3e-3, "decay": 0.0}},
         tuned_width=None,
@@ -210,7 +210,7 @@ SYSTEMS: dict[str, System] = {
         flops=vectors_flops,
         activation_bytes=vectors_bytes,
         characters=True,
-        # Ours: a table of vectors takes, and needs, larger steps than a Transformer.
+        # Ours: a table of vectors tolerates, and needs, larger steps than a Transformer.
         pretraining={"optim": {"learning_rate": 3e-3, "decay": 0.0}},
         tuning={"optim": {"learning_rate": 1e-3, "decay": 0.0}},
         tuned_width=None,
@@ -250,7 +250,7 @@ SYSTEMS: dict[str, System] = {
             "data": {"length": 20},
             "train": {"batch_tokens": 5120},
         },
-        # Peters et al. 2018, §3.3 and App. A: the language model stays as it is.
+        # Peters et al. 2018, §3.3 and App. A: the language model is frozen.
         tuning={
             "optim": _ADAM,
             "adapt": {"frozen_groups": -1},
@@ -269,11 +269,11 @@ SYSTEMS: dict[str, System] = {
         predict="translation",
         flops=mtlstm_flops,
         activation_bytes=mtlstm_bytes,
-        # Ours, but for the clipping: McCann et al. 2017 halve a rate of SGD by hand.
+        # Ours, except the clipping: McCann et al. 2017 halve the learning rate of SGD by hand.
         pretraining={
             "optim": _ADAM,
         },
-        # McCann et al. 2017, §4: the encoder stays as it is.
+        # McCann et al. 2017, §4: the encoder is frozen.
         tuning={
             "optim": _ADAM,
             "adapt": {"frozen_groups": -1},
@@ -290,7 +290,7 @@ SYSTEMS: dict[str, System] = {
         predict="translation",
         flops=translation_flops,
         activation_bytes=translation_bytes,
-        # Vaswani et al. 2017, §5.3, of the base model: 4,000 of 100,000 updates of warm-up.
+        # Vaswani et al. 2017, §5.3, base model: 4,000 of 100,000 updates are warm-up.
         pretraining={
             "optim": {
                 "kind": "adamw",
@@ -323,12 +323,12 @@ _BERT_SIZES = {
 
 
 def _gpt(n_layers: int, width: int) -> dict[str, Any]:
-    """One over the root of the width to start with: with the published 0.02, which is of the base size, narrow models
-    do not get below the loss of the frequencies of tokens for a long time (the mini: not in 2.5 million)."""
+    """Initialise with one over the square root of the hidden size: with the published 0.02, chosen for the base size,
+    small models do not get below the loss of token frequencies for a long time (the mini: not in 2.5 million)."""
     return {"n_layers": n_layers, "width": width, "n_heads": width // 64, "init_range": width**-0.5}
 
 
-# Source: Radford et al. 2018, §4.1 (base); the others are as wide and deep as BERT's.
+# Source: Radford et al. 2018, §4.1 (base); the others have the hidden sizes and depths of BERT's.
 _GPT_SIZES = {
     "tiny": _gpt(2, 128),
     "mini": _gpt(4, 256),
@@ -379,12 +379,12 @@ def size_named(name: str) -> tuple[str, dict[str, Any]]:
     return SIZES[name]
 
 
-# Tokens of the vocabulary that a size is counted with.
+# Vocabulary size assumed when the parameters of a size are counted.
 _TYPICAL_VOCABULARY = 30_000
 
 
 def count_parameters(size: str) -> int:
-    """How many numbers the encoder of a size has, with a typical vocabulary. Nothing is made to find out."""
+    """Count the encoder's parameters for a size, with a typical vocabulary. Nothing is allocated."""
     system, sizes = size_named(size)
     row = SYSTEMS[system]
     with sizes_only():
@@ -392,10 +392,10 @@ def count_parameters(size: str) -> int:
 
 
 def resolve_model(name: str) -> str:
-    """A model's name as recipes store it: a path with ``/`` or ``.`` in it, ``hub:org/name``, a shipped one, or a size.
+    """Return a model's name as recipes store it: a path with ``/`` or ``.``, ``hub:org/name``, a shipped one or a size.
 
-    A folder is taken before a shipped model, and both before a size of the same name. ConfigError for a name that
-    stands for nothing.
+    A folder takes precedence over a shipped model, and both over a size of the same name. ConfigError for an unknown
+    name.
     """
     if name not in SHIPPED and has_weights(name):
         return name
@@ -404,12 +404,12 @@ def resolve_model(name: str) -> str:
             say(f"{name} is a folder here: it is used instead of the size of that name")
         return f"./{locate(name)}"
     if name in SHIPPED:
-        locate(name)  # a recipe stores the name: the folder differs from one installation to the next
+        locate(name)  # a recipe stores the name: the folder differs between installations
         return name
     size_named(name)
     return name
 
 
 def has_weights(name: str) -> bool:
-    """Whether a resolved name stands for weights: a path, ``hub:…`` or a shipped model. Anything else is a size."""
+    """Whether a resolved name means weights: a path, ``hub:…`` or a shipped model. Anything else is a size."""
     return "/" in name or "." in name or name in SHIPPED

@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def firth_version() -> str:
-    """That of the installed package; ``source`` where the code runs from a source tree that nothing has installed."""
+    """The version of the installed package; ``source`` if the code runs from a source tree without installation."""
     try:
         return version("firth")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Worker processes of a job: they leave Ctrl-C to their parent, and end when it ends."""
+"""Worker processes of a job: they ignore Ctrl-C, which their parent handles, and end when it ends."""
 
 import multiprocessing
 import os
@@ -10,33 +10,33 @@ from typing import ParamSpec, TypeVar
 
 from firth.errors import ConfigError
 
-# A process may wait for the disk while another works.
+# More than one per CPU: a process may wait for the disk while another works.
 WORKERS_EACH = 4
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def cpu_count() -> int:
-    """Processors that this process may use."""
+    """Number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_processors(option: str, number: int, each: int = 1) -> None:
-    """ConfigError for more threads or processes than ``each`` times the processors that this process may use."""
+    """Raise ConfigError for more threads or processes than ``each`` times the CPUs that this process may use."""
     most = each * cpu_count()
     if number > most:
         raise ConfigError(f"{option}={number}: expected at most {most}, with {cpu_count()} processors here")
 
 
 def make_pool(workers: int, start: Callable[..., None], *arguments: object) -> ProcessPoolExecutor:
-    """A pool whose processes each call ``start(*arguments)`` first; give it work with ``submit``."""
+    """Make a pool whose processes each call ``start(*arguments)`` first; give it work with ``submit``."""
     # Not fork: threads of the parent (the tokenizer library's, torch's) would be left half alive in the child.
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, _start, (start, arguments))
 
 
 def submit(pool: ProcessPoolExecutor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
-    """As ``pool.submit``, which may start a process: one that Ctrl-C does not reach, not even while it starts."""
+    """Like ``pool.submit``, which may start a process; Ctrl-C does not reach that process, even while it starts."""
     # A process inherits which signals are blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -46,7 +46,7 @@ def submit(pool: ProcessPoolExecutor, function: Callable[P, R], *args: P.args, *
 
 
 def kill_pool(pool: ProcessPoolExecutor) -> None:
-    """End the processes at once: asked to end, one would still do the work that it has been given already."""
+    """Kill the processes at once: if asked to end, one would still finish the work it has already been given."""
     for process in list((pool._processes or {}).values()):
         process.kill()
     pool.shutdown(cancel_futures=True)

@@ -1,6 +1,6 @@
 """Fit TF-IDF with a linear model: n-grams and strength chosen on examples that the fit has not seen.
 
-scikit-learn is needed here alone, for its solvers.
+Only this module needs scikit-learn, for its solvers.
 """
 
 import math
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 # What is tried: n-grams first, with one strength in the middle, then strengths for the best n-grams.
-# Characters that cross words were as good as those within words, or better: docs/verbs/finetune.md has the figures.
+# Character n-grams across words scored as well as those within words, or better: see docs/verbs/finetune.md.
 GRAMS: tuple[GramConfig, ...] = (
     GramConfig(words=3, shortest=1, longest=4, across=True),
     GramConfig(words=2, longest=0),
@@ -37,13 +37,13 @@ STRENGTHS: dict[str, tuple[float, ...]] = {
     "regress": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
 }
 _MIDDLE: dict[str, float] = {"classify": 3.0, "multilabel": 10.0, "regress": 1.0}
-# With fewer examples choices are made by cross-validation, else on the examples that are held out.
+# With fewer held-out examples, choices are made by cross-validation, else on the held-out examples.
 FEWEST_HELD = 200
 FOLDS = 5
-# n-grams are chosen on so many examples at most; the strength on all.
+# n-grams are chosen on at most this many examples, the strength on all.
 _MOST_TRIED = 5_000
 
-# How good predictions are, the higher the better.
+# Scores predictions; higher is better.
 Score = Callable[[Sequence[Text], Sequence[Any]], float]
 # Examples to fit on, and examples to choose on.
 Fold = tuple[list[Text], list[Text]]
@@ -51,7 +51,7 @@ Fold = tuple[list[Text], list[Text]]
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One way to fit, and how good it is on examples that it has not seen."""
+    """One way to fit, and its scores on examples that it has not seen."""
 
     grams: GramConfig
     strength: float
@@ -61,7 +61,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class FittedTfidf:
-    """A model fitted to all examples. ``outputs``, ``records``: of the examples choices were made on, unseen.
+    """A model fitted to all examples. ``outputs``, ``records``: of the unseen examples that choices were made on.
 
     ``by``: how choices were made, in words.
     """
@@ -100,7 +100,7 @@ def fit_tfidf(
             raise InputError("all examples have one text, or are of one group: expected two at least, to choose on one")
         by = f"cross-validation over {len(folds)} folds of the training examples"
     strengths = strengths or STRENGTHS[kind]
-    # Any label that is known may be predicted; one without an example is only never likely.
+    # Any known label may be predicted; one without an example is just never probable.
     config = TfidfConfig(kind=kind, labels=tuple(labels), pairs=any(text.second is not None for text in every))
     if kind == "regress":
         values = [float(text.label) for text in every]  # type: ignore[arg-type]  # checked above
@@ -121,9 +121,9 @@ def fit_tfidf(
 
 
 def folds_of(records: Sequence[Text], n: int) -> list[Fold]:
-    """``n`` ways to hold examples out, each example once; labels are spread, equal texts and groups stay together.
+    """Split examples into ``n`` folds, each held out once; labels are spread, equal texts and groups stay together.
 
-    By hash of the texts or groups: the same whatever their order. There are fewer where there are fewer groups.
+    The split is by hash of the texts or groups, whatever their order. There are fewer folds if there are fewer groups.
     """
     if any(record.group for record in records):
         fold = _dealt(records, n)
@@ -141,7 +141,7 @@ def folds_of(records: Sequence[Text], n: int) -> list[Fold]:
 
 
 def _numbers_by(records: Sequence[Text], key: Callable[[Text], str]) -> dict[str, list[int]]:
-    """The numbers of the records with each key."""
+    """The indices of the records with each key."""
     found: dict[str, list[int]] = {}
     for number, record in enumerate(records):
         found.setdefault(key(record), []).append(number)
@@ -149,11 +149,11 @@ def _numbers_by(records: Sequence[Text], key: Callable[[Text], str]) -> dict[str
 
 
 def _dealt(records: Sequence[Text], n: int) -> dict[int, int]:
-    """The fold of each record: groups are dealt from the largest on, each to the fold that has least of its labels."""
+    """The fold of each record: groups are dealt largest first, each to the fold that has the least of its labels."""
     groups = _numbers_by(records, split_key)
     counts = {key: Counter(str(records[number].label) for number in numbers) for key, numbers in groups.items()}
     every = Counter(str(record.label) for record in records)
-    # What each fold has: shares of the examples of each label, and of all.
+    # What each fold has: examples of each label, and in total.
     labels, sizes = [Counter[str]() for _ in range(n)], [0] * n
 
     def has(fold: int, key: str) -> float:
@@ -170,7 +170,7 @@ def _dealt(records: Sequence[Text], n: int) -> dict[int, int]:
 
 
 def unseen_outputs(config: TfidfConfig, folds: Sequence[Fold]) -> Iterator[tuple[list[Text], Float[np.ndarray, "n K"]]]:
-    """For each fold the examples that are held out, and their outputs by a model fitted to the others."""
+    """For each fold, yield the held-out examples and their outputs by a model fitted to the others."""
     for fit, ask in folds:
         reader = fit_vectorizer(fit, config.grams)
         weight, bias = fit_linear(config, reader.read(fit), fit)
@@ -186,7 +186,7 @@ class _Work:
     def try_(
         self, folds: Sequence[Fold], grams: GramConfig, strengths: Sequence[float]
     ) -> list[tuple[Tried, Float[np.ndarray, "n K"]]]:
-        """Every strength with these n-grams: how good it is, and the outputs for all examples that are held out."""
+        """Try every strength with these n-grams: returns its scores, and the outputs for all held-out examples."""
         parts: list[list[np.ndarray]] = [[] for _ in strengths]
         for fit, ask in folds:
             reader = fit_vectorizer(fit, grams)
@@ -204,14 +204,14 @@ class _Work:
 
 
 def _rank(tried: Tried) -> tuple[float, float, float]:
-    """The better score; among equals the one that is surer of what is right; then the simpler one."""
+    """Rank by score; ties go to the lower loss, then to the simpler model."""
     return (tried.score if math.isfinite(tried.score) else -math.inf, -round(tried.log_loss, 9), -tried.strength)
 
 
 def fit_linear(
     config: TfidfConfig, features: "csr_matrix", records: Sequence[Text]
 ) -> tuple[Float[np.ndarray, "K F"], Float[np.ndarray, " K"]]:
-    """Weights and biases, float32: logistic regression of each label, or ridge regression."""
+    """Weights and biases, float32: logistic regression for each label, or ridge regression."""
     if config.kind == "regress":
         from sklearn.linear_model import Ridge
 
@@ -226,26 +226,26 @@ def fit_linear(
 
 
 def targets_of(config: TfidfConfig | JointConfig, records: Sequence[Text]) -> Int[np.ndarray, "n K"]:
-    """1 where a label holds."""
+    """1 where an example has a label, else 0."""
     held = [record.label if isinstance(record.label, tuple) else (record.label,) for record in records]
     return np.array([[label in some for label in config.labels] for some in held], np.int64)
 
 
 def _logistic(features: "csr_matrix", gold: Int[np.ndarray, " n"], strength: float) -> tuple[np.ndarray, float]:
-    """One label against the others."""
+    """Fit one label against the others."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     n_right = int(gold.sum())
     if n_right in (0, len(gold)):
-        # Nothing to tell apart: as sure as so many examples allow.
+        # Nothing to distinguish: as certain as this many examples allow.
         sure = math.log(len(gold) + 1)
         return np.zeros(features.shape[1], np.float32), sure if n_right else -sure
     # Coordinate descent in the dual: by far the fastest where most features are rare.
     model = LogisticRegression(C=strength, solver="liblinear", dual=True, random_state=0, tol=1e-2, max_iter=100)
     with warnings.catch_warnings():
-        # Where labels contradict the texts the weakest penalties do not converge; they are stopped, which is a penalty
-        # too, and are chosen only if they are better on unseen examples.
+        # If labels contradict the texts, the weakest penalties do not converge; stopping them is a penalty too, and
+        # they are chosen only if they are better on unseen examples.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(features, gold)
     return np.asarray(model.coef_[0], np.float32), float(model.intercept_[0])
@@ -264,7 +264,7 @@ def _calibrated(config: TfidfConfig, records: Sequence[Text], outputs: Float[np.
 
 
 def _log_loss(config: TfidfConfig, records: Sequence[Text], outputs: Float[np.ndarray, "n K"]) -> float:
-    """Mean negative log likelihood of what is right; of values their mean square error."""
+    """Mean negative log likelihood of the gold labels; for values, the mean squared error."""
     if config.kind == "regress":
         return float(np.mean((outputs[:, 0] - np.array([record.label for record in records], np.float64)) ** 2))
     gold = targets_of(config, records)
@@ -275,7 +275,7 @@ def _log_loss(config: TfidfConfig, records: Sequence[Text], outputs: Float[np.nd
 
 
 def _sample(records: Sequence[Text], n: int) -> list[Text]:
-    """``n`` of the records by hash, in their order."""
+    """Sample ``n`` of the records by hash, in their order."""
     keys = [seed_of("sample", number, record.text) for number, record in enumerate(records)]
     kept = set(sorted(range(len(records)), key=keys.__getitem__)[:n])
     return [record for number, record in enumerate(records) if number in kept]
@@ -295,7 +295,7 @@ def _check(kind: TextKind, labels: Sequence[str], records: Sequence[Text]) -> No
 
 
 def weightiest(model: Tfidf, n: int) -> dict[str, list[tuple[str, float]]]:
-    """For each label the ``n`` n-grams that speak for it most, with their weights; of values for the highest."""
+    """The ``n`` n-grams with the highest positive weights for each label (or for the value), with their weights."""
     names = _feature_names(model.reader)
     rows = {"value": model.weight[0]} if model.config.kind == "regress" else {}
     if model.config.kind != "regress" and len(model.weight) == 1:

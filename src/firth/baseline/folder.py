@@ -1,8 +1,8 @@
 """Read and write the folder of a baseline.
 
 firth.json             the name of the baseline, task, options, provenance
-vocabulary.json        n-grams, the commonest first; of commonest-tag: words with their tags
-model.safetensors      idf, weights and biases; of commonest-tag: shares
+vocabulary.json        n-grams, the commonest first; for commonest-tag: words with their tags
+model.safetensors      idf, weights and biases; for commonest-tag: shares
 README.md              model card
 """
 
@@ -35,7 +35,7 @@ def write_baseline(folder: Path, baseline: Baseline) -> None:
 
     method = baseline.method
     words, tensors = _tfidf_parts(method) if isinstance(method, Tfidf) else _tag_parts(method)
-    # Not save_file, whose files only their owner may read: a server often runs as somebody else.
+    # Not save_file, whose files only their owner may read: a server often runs as another user.
     (folder / WEIGHTS).write_bytes(save({name: np.ascontiguousarray(values) for name, values in tensors.items()}))
     _write(folder / VOCABULARY, words, indent=None)
     provenance = {
@@ -57,18 +57,18 @@ def write_baseline(folder: Path, baseline: Baseline) -> None:
 
 
 def find_baseline(path: str | Path, names: Collection[str] = BASELINES) -> Path | None:
-    """The folder of a baseline that a path means (itself, or the ``model/`` of a run); None for anything else.
+    """The folder of a baseline that a path refers to (itself, or the ``model/`` of a run); None for anything else.
 
-    ``names``: of the baselines meant.
+    ``names``: of the baselines to accept.
     """
     folder = Path(path)
-    # As firth.folder.find_model: a run may be replacing its model at this moment.
+    # As in firth.folder.find_model: a run may be replacing its model at this moment.
     for candidate in (folder, folder / "model", folder / ".model.old"):
         if (candidate / ABOUT).is_file():
             try:
                 return candidate if read_json(candidate / ABOUT).get("system") in names else None
             except FirthError:
-                return None  # whoever reads models says what is wrong with it
+                return None  # the reader of models reports what is wrong with it
         if (candidate / "config.json").is_file():
             return None
     return None
@@ -95,7 +95,7 @@ def origin_lines(provenance: Mapping[str, Any]) -> list[str]:
 
 
 def read_baseline(path: str | Path) -> Baseline:
-    """Load a baseline, strictly; CheckpointError if it is damaged or none."""
+    """Load a baseline, strictly; CheckpointError if it is damaged or not a baseline."""
     folder = find_baseline(path)
     if folder is None:
         raise CheckpointError(f"{path} is not a baseline ({', '.join(BASELINES)})")

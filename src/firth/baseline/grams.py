@@ -2,7 +2,7 @@
 
 An n-gram is a substring of the normalised text, so one rolling hash serves for all of them: with the characters'
 hashes c and an odd base B, S[j] - S[i] = sum of c[k] B^k over i ≤ k < j, times B^-i, is the same number wherever the
-substring stands (all modulo 2^64). The vocabulary is kept as strings; 64-bit hashes only find them.
+substring occurs (all modulo 2^64). The vocabulary is kept as strings; 64-bit hashes only find them.
 Source: Karp and Rabin 1987 (the hash); scikit-learn TfidfVectorizer (weights: sublinear_tf, smooth_idf, norm="l2").
 """
 
@@ -26,7 +26,7 @@ BLOCKS: tuple[GramBlock, ...] = ("words", "characters")
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
 _SPACE = ord(" ")
-# Characters of the texts that are hashed at once: some 100 MB of n-grams.
+# Characters of text that are hashed at once: some 100 MB of n-grams.
 _AT_ONCE = 1 << 19
 # N-grams that are collected before equal ones are merged.
 _BEFORE_MERGE = 1 << 22
@@ -40,7 +40,7 @@ class Vocabulary:
     block: GramBlock
     grams: tuple[str, ...]
     idf: Float[np.ndarray, " F"]
-    # Hashes of the n-grams in rising order, and which n-gram each one is.
+    # Hashes of the n-grams in rising order, and the number of each one's n-gram.
     sorted_keys: Int[np.ndarray, " F"]
     numbers: Int[np.ndarray, " F"]
 
@@ -55,13 +55,13 @@ class Vocabulary:
 
 
 def normalise(text: str) -> str:
-    """What is counted of a text: lower case, composed characters (NFC), single spaces."""
+    """Normalise a text for counting: lower case, composed characters (NFC), single spaces."""
     return " ".join(unicodedata.normalize("NFC", text).lower().split())
 
 
 def fit_vocabulary(texts: Sequence[str], block: GramBlock, config: GramConfig) -> Vocabulary:
     """The n-grams of one kind that occur in enough of the texts, at most ``config.most``."""
-    # N-grams of words are as rare as they are telling; those of characters that occur once are mostly noise.
+    # Rare n-grams of words are informative; those of characters that occur once are mostly noise.
     least = config.min_count if block == "characters" else 1
     found: list[_Counted] = []
     n_found = 0
@@ -72,7 +72,7 @@ def fit_vocabulary(texts: Sequence[str], block: GramBlock, config: GramConfig) -
             found, n_found = [_merged(found)], 0
     counted = _merged(found)
     kept = np.flatnonzero(counted.n_texts >= min(least, max(len(texts) // 2, 1)))
-    # The commonest first; among equals the hash decides, which is the same on every machine.
+    # Commonest first; ties are ordered by hash, which is the same on every machine.
     kept = kept[np.lexsort((counted.key[kept], -counted.n_texts[kept]))][: config.most]
     grams = [
         f" {normalise(texts[row])} "[start:end]
@@ -112,7 +112,7 @@ class _Grams(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """Different n-grams by hash, in how many texts each occurs, and where it stands first."""
+    """Distinct n-grams by hash, in how many texts each occurs, and where it first occurs."""
 
     key: np.ndarray
     n_texts: np.ndarray
@@ -122,7 +122,7 @@ class _Counted(NamedTuple):
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Texts, normalised, about ``_AT_ONCE`` characters at once, each time with the number of the first."""
+    """Yield normalised texts, about ``_AT_ONCE`` characters at a time, with the number of the first text."""
     some: list[str] = []
     first = n_characters = 0
     for number, text in enumerate(texts):
@@ -136,7 +136,7 @@ def _chunks(texts: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _grams(texts: Sequence[str], block: GramBlock, config: GramConfig) -> _Grams:
-    """Every n-gram of texts that are normalised."""
+    """Every n-gram of normalised texts."""
     framed = [f" {text} " for text in texts]
     codes = _codes("".join(framed))
     lengths = np.array([len(text) for text in framed])
@@ -152,7 +152,7 @@ def _codes(text: str) -> np.ndarray:
 
 
 def _word_spans(codes: np.ndarray, row: np.ndarray, config: GramConfig) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Runs of letters, digits and underscores, and single marks, 1 to ``config.words`` of them after one another."""
+    """Spans of 1 to ``config.words`` consecutive words: runs of letters, digits and underscores, or single marks."""
     different, which = np.unique(codes, return_inverse=True)
     letters = np.array([chr(code).isalnum() or chr(code) == "_" for code in different], bool)[which]
     marks = ~letters & (codes != _SPACE)
@@ -168,12 +168,12 @@ def _word_spans(codes: np.ndarray, row: np.ndarray, config: GramConfig) -> list[
 
 
 def _character_spans(codes: np.ndarray, row: np.ndarray, config: GramConfig) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Substrings of words with the space on either side; with ``config.across`` of the whole text."""
+    """Spans of substrings of words with the space on either side; of the whole text with ``config.across``."""
     n_spaces = np.concatenate([[0], np.cumsum(codes == _SPACE)])
     spans = []
     for n in range(config.shortest, config.longest + 1):
         start = np.arange(max(len(codes) - n + 1, 0))
-        # Of one text, and not the frame alone that an empty text has.
+        # Within one text, and not only the frame of an empty text.
         good = (row[start] == row[start + n - 1]) & (n_spaces[start + n] - n_spaces[start] < n)
         if n > 2 and not config.across:
             good &= n_spaces[start + n - 1] == n_spaces[start + 1]
@@ -207,7 +207,7 @@ def _count(grams: _Grams, first: int) -> _Counted:
 
 
 def _merged(parts: Sequence[_Counted]) -> _Counted:
-    """Counts of several lots of texts as one; of places the first."""
+    """Merge the counts of several chunks of texts; keeps the first place of each n-gram."""
     if not parts:
         return _Counted(np.zeros(0, np.uint64), *(np.zeros(0, np.int64) for _ in range(4)))
     together = _Counted(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))

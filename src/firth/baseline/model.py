@@ -1,4 +1,4 @@
-"""A baseline that was loaded: it answers as a neural model does, without torch."""
+"""A loaded baseline, which predicts like a neural model, without torch."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,14 +11,14 @@ from firth.tasks.learnt import check_pair
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
 
-# By name: the type of the options in its folder. ``firth finetune --model NAME`` fits one.
+# The type of the options in a baseline's folder, by name. ``firth finetune --model NAME`` fits one.
 BASELINES: dict[str, type[Any]] = {"tfidf": TfidfConfig, "commonest-tag": CommonestTagConfig}
-# Everything that answers as a baseline does: also a baseline and an encoder together (``firth.inference.joint``).
+# Everything that predicts like a baseline: also a baseline and an encoder together (``firth.inference.joint``).
 METHODS: dict[str, type[Any]] = {**BASELINES, "joint": JointConfig}
 
 
 class Method(Protocol):
-    """How a baseline answers: ``Tfidf`` or ``CommonestTag``; or, with an encoder, ``firth.inference.joint.Joint``."""
+    """How a baseline predicts: ``Tfidf`` or ``CommonestTag``; or, with an encoder, ``firth.inference.joint.Joint``."""
 
     @property
     def config(self) -> Any: ...
@@ -34,7 +34,7 @@ class Method(Protocol):
 
 
 class Predictor(Protocol):
-    """What ``firth.load`` returns answers a task so: ``firth.Model`` once it is fine-tuned, and ``Baseline``."""
+    """The interface of a task's model from ``firth.load``: a fine-tuned ``firth.Model``, or a ``Baseline``."""
 
     @property
     def system(self) -> str:
@@ -57,7 +57,7 @@ class Predictor(Protocol):
         """The labels or tags that it knows; none for values, spans and choices."""
 
     def record(self, item: Any) -> Record:
-        """An item as a record of the task."""
+        """Convert an item to a record of the task."""
 
     def predict(self, items: Any) -> Any:
         """The prediction for one item, or for each of a list of items, in order."""
@@ -99,7 +99,7 @@ class Baseline:
         return self.method.pairs
 
     def record(self, item: Any) -> Record:
-        """An item as a record of the task; ``firth.tasks.items.record_of`` says what may be passed in."""
+        """Convert an item to a record of the task; ``firth.tasks.items.record_of`` says what may be passed in."""
         return check_pair(record_of(self.task, item, self.method.unit), self.pairs)
 
     def predict(self, items: Any) -> Any:
@@ -109,7 +109,7 @@ class Baseline:
         return found if several else found[0]
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
-        """As ``predict``, each item's record and prediction one after the other; ``at_once`` are held in memory."""
+        """Yield each item's record and prediction as ``predict`` makes it; ``at_once`` are held in memory."""
         return self.answer_stream(map(self.record, items), at_once=at_once)
 
     def answer_stream(

@@ -56,7 +56,7 @@ class CommonestTag:
 
 
 def fit_commonest_tag(records: Iterable[Tagged], config: CommonestTagConfig) -> CommonestTag:
-    """Count the tags of each word. Words that are new later get the commonest tag of words that occur once.
+    """Count the tags of each word. Words not seen in training get the commonest tag of words that occur once.
 
     Ties go to the tag that comes first in ``config.labels``.
     """

@@ -1,4 +1,4 @@
-"""TF-IDF with a linear model: what it reads of texts and pairs, and what it answers; NumPy and SciPy alone."""
+"""TF-IDF with a linear model: its features of texts and pairs, and its predictions; NumPy and SciPy alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,13 +30,14 @@ class Vectorizer:
     @property
     def n_features(self) -> int:
         per_text = sum(map(len, self.vocabularies))
-        # Of a pair: both texts, what they share, and for each kind of n-gram their cosine and lengths.
+        # For a pair: both texts, what they share, and for each kind of n-gram their cosine and lengths.
         return 3 * per_text + 3 * len(self.vocabularies) if self.pairs else per_text
 
     def read(self, texts: Sequence[Text]) -> "csr_matrix":
-        """(texts, features): TF-IDF of each kind of n-gram; of a pair u, v, u · v and their cosine side by side.
+        """(texts, features): TF-IDF of each kind of n-gram; for a pair u, v, u · v, and their cosine, its
+        square and the difference of their log numbers of n-grams, side by side.
 
-        The last two parts say how much the texts have in common, which no weighted sum of u and v can.
+        All but u and v express how much the texts have in common, which no weighted sum of u and v can.
         """
         from scipy.sparse import csr_matrix, hstack
 
@@ -54,7 +55,7 @@ class Vectorizer:
         return hstack(parts, "csr")
 
     def cosines(self, first: Sequence[str], second: Sequence[str]) -> Float[np.ndarray, " n"]:
-        """How alike the texts of each pair are, 0 to 1: the mean cosine over the kinds of n-grams."""
+        """How similar the texts of each pair are, 0 to 1: the mean cosine over the kinds of n-grams."""
         found = np.zeros(len(first))
         for vocabulary in self.vocabularies:
             vectors = [tfidf(texts, vocabulary, self.grams) for texts in (first, second)]
@@ -63,7 +64,7 @@ class Vectorizer:
 
 
 def fit_vectorizer(texts: Sequence[Text], grams: GramConfig) -> Vectorizer:
-    """The reader whose vocabularies are those of the texts; both texts of a pair are counted."""
+    """Build the vectorizer with the vocabularies of the texts; both texts of a pair are counted."""
     pairs = any(text.second is not None for text in texts)
     every = [text.text for text in texts] + [text.second for text in texts if text.second is not None]
     wanted = {"words": grams.words, "characters": grams.longest}
@@ -107,14 +108,14 @@ class Tfidf:
 def linear_outputs(
     features: "csr_matrix", weight: Float[np.ndarray, "K F"], bias: Float[np.ndarray, " K"], kind: str
 ) -> Float[np.ndarray, "n C"]:
-    """Linear outputs; of two labels, which have one row of weights, the first one's logit is 0."""
+    """Linear outputs; for two labels, which have one row of weights, the first one's logit is 0."""
     found = np.asarray(features @ weight.T.astype(np.float64)) + bias
     two_labels = kind == "classify" and found.shape[1] == 1
     return np.concatenate([np.zeros_like(found), found], 1) if two_labels else found
 
 
 def answers_of(outputs: Float[np.ndarray, "n K"], config: TfidfConfig | JointConfig) -> list[TextAnswer]:
-    """Predictions of the outputs."""
+    """Convert outputs to predictions."""
     if config.kind == "regress":
         return [Valued(float(value)) for value in np.clip(outputs[:, 0], config.lowest, config.highest)]
     if config.kind == "multilabel":

@@ -1,7 +1,7 @@
-"""Time alternatives fairly: interleaved measurements, the machine's peak, and facts of the machine.
+"""Time alternatives fairly: interleaved measurements, the machine's peak, and facts about the machine.
 
-Absolute times on a shared processor mean little from one hour to the next; ratios and shares of a limit that was
-measured in the same minutes do. Nothing here imports a system, so that a machine with little installed can measure.
+Absolute times on a shared CPU mean little from one hour to the next; ratios, and shares of a peak that was measured in
+the same minutes, are reliable. Nothing here imports a system, so that a machine with little installed can measure.
 """
 
 import importlib.metadata
@@ -21,9 +21,9 @@ from firth.machine import has_fast_bfloat16
 from firth.progress import Progress
 from firth.workers import cpu_count
 
-# A product of BERT-base: 4096 tokens through the first matrix of the feed-forward part.
+# A product of BERT-base: 4096 tokens through the first matrix of the feed-forward layer.
 PRODUCT = (4096, 768, 3072)
-# A card needs more work at once to be busy.
+# A GPU needs more work at once to be busy.
 CARD_PRODUCT = (8192, 8192, 8192)
 _PRODUCTS_AT_ONCE = 4
 MATRIX = "matrix product, "
@@ -51,7 +51,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A contestant to time: ``run()`` does it once. ``tokens`` it reads, and the model's operations."""
+    """A contender to time: ``run()`` runs it once. ``tokens``: how many it reads; ``flops``: the model's operations."""
 
     run: Callable[[], object]
     tokens: int = 0
@@ -86,7 +86,7 @@ class Rate:
 def in_turn(
     contestants: Mapping[str, Callable[[], object]], repeats: int = 5, *, device: str = "cpu"
 ) -> dict[str, Spread]:
-    """Time each contestant ``repeats`` times, one after the other in each round, after one run each to warm up."""
+    """Time each contender ``repeats`` times, one after the other in each round, after one untimed run each."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     with Progress("measuring", (repeats + 1) * len(contestants), "runs") as progress:
         for number in range(repeats + 1):
@@ -127,7 +127,7 @@ def _rate(name: str, work: Work, spread: Spread, limit: float) -> Rate:
 
 
 def matrix_products(device: str = "cpu") -> dict[str, Work]:
-    """The peak: products of two large matrices, in each dtype that the hardware supports."""
+    """The work that measures the peak: products of two large matrices, in each dtype that the hardware supports."""
     on_card = device.startswith("cuda")
     dtypes = [torch.float32]
     if torch.cuda.is_bf16_supported() if on_card else has_fast_bfloat16():
@@ -150,7 +150,7 @@ def _product(shape: tuple[int, int, int], dtype: torch.dtype, device: str) -> Wo
 
 
 def machine_facts(device: str = "cpu") -> dict[str, Any]:
-    """Facts of the machine that figures depend on. ``load``: average of the last minute."""
+    """Facts about the machine that figures depend on. ``load``: average over the last minute."""
     name, flags = _processor()
     return {
         "processor": name,

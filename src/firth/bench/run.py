@@ -1,6 +1,6 @@
 """``firth bench``: speed of a model on this machine, and the share of its peak.
 
-Texts and corpus are stand-ins of real lengths, so that nothing but a model's name is needed.
+Texts and corpus are synthetic, with realistic lengths, so that nothing but a model's name is needed.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from firth.text.tokenizer import Tokenizer
 from firth.training.collectives import World
 from firth.training.trainer import Trainer
 
-# As many tokens as BERT's released English vocabularies have.
+# The size of BERT's released English vocabularies.
 VOCAB_SIZE = 30_522
 _LENGTH = 128
 _CORPUS_BATCHES = 100
@@ -60,8 +60,8 @@ def bench(
 ) -> Bench:
     """Time the model's parts in turn with the machine's matrix products.
 
-    ``model``: a size or a folder, as everywhere. The pre-training step and the loader are left out, and that is
-    told, for a model that has learnt a task. ``vocab_size``: of a model that is only a size.
+    ``model``: a size or a folder, as everywhere. For a fine-tuned model, the pre-training step and the loader are left
+    out, with a message. ``vocab_size``: for a model that is only a size.
     """
     model = resolve_model(model)
     with tempfile.TemporaryDirectory(prefix="firth-bench-") as place:
@@ -87,13 +87,13 @@ def _measured(model: str, works: dict[str, Work], repeats: int) -> Bench:
 
 
 def bench_recipe(model: str, corpus: Path, batch_tokens: int, base: Model | None = None) -> Pretrain:
-    """A pre-training recipe with only the required options; of ``base`` if ``model`` is its folder."""
+    """A pre-training recipe with only the required options; that of ``base`` if ``model`` is its folder."""
     data: dict[str, Any] = {"corpus": str(corpus), "length": _LENGTH, "workers": 0}
     plain: dict[str, Any] = {"model": model, "data": data}
     if base is not None:
         data["length"] = min(_LENGTH, base.loaded.max_length or _LENGTH)
         plain["objective"] = to_dict(base.loaded.objective.config)
-        # What a model has not learnt, it is not trained on.
+        # A model is not trained on an objective that it was not pre-trained with.
         if plain["objective"].get("next_sentence") is False:
             data["instances"] = "documents"
     plain["train"] = {"batch_tokens": batch_tokens, "micro_batches": _BATCHES_A_STEP}
@@ -108,18 +108,18 @@ def write_random_model(folder: Path, recipe: Pretrain, tokenizer: Tokenizer) -> 
 
 
 def encode_work(model: Model, n_texts: int) -> Work:
-    """Embedding texts as long as review sentences, as ``firth embed`` does."""
+    """The work of embedding texts as long as review sentences, as ``firth embed`` does."""
     lengths = [REVIEW_SENTENCES[i % len(REVIEW_SENTENCES)] for i in range(n_texts)]
     texts = plain_texts(model.loaded.tokenizer, lengths)
     rows = [model.loaded.layout.single(ids) for ids in model.loaded.tokenizer.ids_many(texts)]
-    # An encoder alone: no vocabulary to predict, and no backward, which is two thirds.
+    # Only the encoder: no vocabulary to predict, and no backward pass, which is two thirds.
     config = dataclasses.replace(model.loaded.objective.encoder.config, vocab_size=1)
     flops = model.loaded.system.flops(config, Batch(pack_words(rows, model.loaded.tokenizer), {})) / 3
     return Work(lambda: model.embed(texts), tokens=sum(map(len, rows)), flops=flops)
 
 
 def step_work(recipe: Pretrain, run: Path) -> Work:
-    """Updates of a pre-training run as in ``firth pretrain``, from prepared batches."""
+    """The work of a pre-training update as in ``firth pretrain``, from prepared batches."""
     trainer, loader = assemble(recipe, run, find_machine(recipe.train.precision), World(), lambda text: None)
     batches = next(loader.steps(Place(), step=0))[0]
     trainer.objective.train()
@@ -131,18 +131,18 @@ def step_work(recipe: Pretrain, run: Path) -> Work:
 
 
 def step(trainer: Trainer, batches: list[Batch]) -> None:
-    """One update under the settings that training runs under."""
+    """Run one update with the settings of training."""
     with deterministic():
         trainer.train_step(batches)
     trainer.state.step += 1
 
 
 def loader_work(recipe: Pretrain) -> Work:
-    """An epoch's plan, masks and packing, in one thread."""
+    """The work of planning, masking and packing an epoch, in one thread."""
     corpus = Corpus(recipe.data.corpus)
 
     def read() -> int:
-        # A new one each time: a loader keeps its last plans.
+        # A new loader each time: it keeps its last plans.
         return sum(batch.tokens.rows.n_tokens for batch in make_loader(recipe, corpus).one_epoch())
 
     return Work(read, tokens=read())

@@ -9,7 +9,7 @@ from firth.data.shards import FORMAT, VERSION, Manifest, write_manifest, write_s
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import PREFIX, SPECIALS
 
-# Tokens of a sentence, special ones left out: every tenth percentile from the 5th of SST-2's dev sentences and of
+# Tokens per sentence, without special ones: every tenth percentile from the 5th, of SST-2's dev sentences and of
 # sentences of English Wikipedia, both in Google's uncased vocabulary.
 REVIEW_SENTENCES = (8, 12, 15, 18, 21, 24, 27, 30, 35, 42)
 ARTICLE_SENTENCES = (3, 9, 15, 18, 22, 25, 29, 34, 40, 55)
@@ -23,7 +23,7 @@ def plain_tokenizer(size: int) -> Tokenizer:
 
 
 def plain_texts(tokenizer: Tokenizer, lengths: Sequence[int], seed: int = 0) -> list[str]:
-    """Texts of random words, each as many as its length; a word is a token of the tokenizer where it has whole ones."""
+    """Texts of as many random words as each of ``lengths``; a word is one token if the tokenizer has whole words."""
     whole = [p for p in tokenizer.pieces if p.isalnum()] or [
         p.removeprefix(PREFIX) for p in tokenizer.pieces if p not in SPECIALS
     ]

@@ -24,14 +24,14 @@ _WRONG_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirec
 
 def main(tokens: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's own) and return its exit code."""
-    # Before torch is loaded: threads that wait by spinning take the processor from whoever they wait for. Next to
-    # another busy process on two cores that made training forty times slower. A short spin, 60 microseconds, saves a
-    # system call at the end of most operations: without it one sentence takes a quarter longer.
-    # Whoever says how they wait is obeyed.
+    # Set before torch is loaded: threads that wait by spinning take the CPU from the threads they wait for. Beside
+    # another busy process on two cores, that made training forty times slower. A short spin, 60 microseconds, saves a
+    # system call at the end of most operations: without it, one sentence takes a quarter longer.
+    # The user's own setting is kept.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    # A closed stream is None, and its number goes to the next file that is opened.
+    # A closed stream is None, and the next file that is opened would get its descriptor.
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # open until the process ends
     if sys.stdin is None:
@@ -40,11 +40,11 @@ def main(tokens: Sequence[str] | None = None) -> int:
         return _fail("standard output is closed: give it a place, such as >/dev/null", 2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to stop
+            stream.reconfigure(errors="backslashreplace")  # do not fail on characters the encoding lacks
     given = sys.argv[1:] if tokens is None else tokens
     with _terminate_like_interrupt(), _harmless_on_terminals(given):
         try:
-            # Not above: worker processes import this module when they start, and need none of the commands.
+            # Not at the top: worker processes import this module when they start, and need none of the commands.
             from firth.cli.app import run
 
             code = run(given)
@@ -54,7 +54,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
             return _fail(str(error), error.exit_code)
         except KeyboardInterrupt as stop:
             if tokens is None:
-                # The process ends: who presses Ctrl-C again is not to see where the interpreter was with that.
+                # The process is ending: another Ctrl-C must not print a traceback.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             return _fail(f"interrupted: {stop}" if str(stop) else "interrupted", INTERRUPTED)
         except BrokenPipeError:
@@ -70,8 +70,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    """Say what is wrong in one line; returns the exit code."""
-    # Not above: what starts must be quick.
+    """Print an error in one line; returns the exit code."""
+    # Not at the top: startup must be fast.
     from firth.cli.command_hints import as_typed
 
     print("firth: " + " ".join(as_typed(printable(message)).split("\n")), file=sys.stderr, flush=True)
@@ -79,13 +79,13 @@ def _fail(message: str, code: int) -> int:
 
 
 def _reason(error: OSError) -> str:
-    # Files are named by what writes them: what has no name is the results on stdout.
+    # Errors in writing files name the file: without a name, it is the results on stdout.
     where = f"{error.filename}: " if error.filename else "stdout: " if error.errno == errno.ENOSPC else ""
     what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
     return where + what
 
 
-# As PyTorch's allocators, the C++ library and the threads of the system say it.
+# Messages of PyTorch's allocators, the C++ library and the system's threads.
 _NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "bad allocation", "can't start new thread")
 _LESS_MEMORY = {
     "pretrain": "a smaller train.batch_tokens, or --set train.recompute=true",
@@ -109,7 +109,7 @@ def _out_of_memory(tokens: Sequence[str]) -> str:
 
 
 def _drop_stdout() -> None:
-    """Give up on stdout, which cannot be written, so that the interpreter does not try again at its end."""
+    """Give up on stdout, which cannot be written, so that the interpreter does not try again at exit."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -117,20 +117,20 @@ def _drop_stdout() -> None:
 
 
 class _Terminal(io.TextIOWrapper):
-    """Standard output on a terminal, which obeys no character of a result."""
+    """Standard output on a terminal, with what would control the terminal escaped in results."""
 
     def write(self, text: str) -> int:
         super().write(harmless(text))
         return len(text)
 
     def isatty(self) -> bool:
-        # Who asks wants to write such characters: a list of commands in colours.
+        # Libraries ask this before they write control characters, such as for a list of commands in colours.
         return False
 
 
 @contextmanager
 def _harmless_on_terminals(tokens: Sequence[str]) -> Iterator[None]:
-    """Inside, standard output is a ``_Terminal`` if it is on one, but for the help of a command."""
+    """A context in which standard output on a terminal is a ``_Terminal``, except for the help of a command."""
     stream = sys.stdout
     if not isinstance(stream, io.TextIOWrapper) or not stream.isatty() or not {*_HELP}.isdisjoint(tokens):
         yield
@@ -143,13 +143,13 @@ def _harmless_on_terminals(tokens: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.stdout = stream
-        with suppress(OSError):  # nobody sees a terminal that was closed
+        with suppress(OSError):  # the terminal may have been closed
             terminal.detach()
 
 
 @contextmanager
 def _terminate_like_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM does what Ctrl-C does: open files and folders are put in order before the end."""
+    """A context in which SIGTERM acts like Ctrl-C: open files and folders are cleaned up before the process ends."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt

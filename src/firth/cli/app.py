@@ -94,7 +94,7 @@ _COMMANDS: tuple[Callable[..., int | None] | App, ...] = (  # in the order of a 
 
 
 def _unwrapped(text: str | None) -> str | None:
-    """A docstring whose sentences go on over line ends as one line each: help wraps them to the terminal's width."""
+    """Join the wrapped lines of a docstring's sentences: help wraps them to the terminal's width."""
     lines: list[str] = []
     for line in inspect.cleandoc(text or "").split("\n"):
         before = lines[-1] if lines else ""
@@ -108,7 +108,7 @@ def _unwrapped(text: str | None) -> str | None:
 
 
 for _number, _command in enumerate(_COMMANDS):
-    if isinstance(_command, App):  # with commands of its own
+    if isinstance(_command, App):  # has subcommands
         _command.sort_key = _number
         app.command(_command)
         _functions = [_command[name].default_command for name in _command]
@@ -125,7 +125,7 @@ def run(tokens: Sequence[str]) -> int:
     """Run the command in ``tokens`` and return its exit code; UsageError for wrong usage."""
     for token in tokens:
         _check_utf8(token)
-    with suppress(FileNotFoundError):  # a folder that was deleted: the command says what it lacks
+    with suppress(FileNotFoundError):  # the folder was deleted: the command reports what is missing
         _check_utf8(os.getcwd())
     try:
         if any(token.rpartition("=")[2].lower() in NOTHING for token in tokens):
@@ -136,7 +136,7 @@ def run(tokens: Sequence[str]) -> int:
 
 
 def _check_utf8(token: str) -> None:
-    """UsageError for a name or text of other bytes: recipes, manifests and the files of models cannot hold it."""
+    """Raise UsageError for a name or text that is not UTF-8: recipes, manifests and model files cannot hold it."""
     try:
         token.encode()
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ def _check_utf8(token: str) -> None:
 
 
 def _refuse_none(tokens: Sequence[str]) -> None:
-    """UsageError for an option that was given as none: its default would silently stand in for it."""
+    """Raise UsageError for an option that was given as none: its default would silently replace it."""
     command, bound, _ = app.parse_args(list(tokens))
     if isinstance(command, App):
         return
@@ -154,7 +154,7 @@ def _refuse_none(tokens: Sequence[str]) -> None:
             raise UsageError(f"{flag} none: expected a value; leave {flag} out for its default. See: --help")
 
 
-# What earlier versions did by a flag of another command or by several flags: by command and flag, what does it now.
+# Flags of earlier versions that became another command or several flags: by command and flag, what replaces it.
 _MOVED = {
     "firth evaluate": dict.fromkeys(
         ("--predictions", "--odds", "--na-prob-file"),
@@ -170,9 +170,9 @@ _MOVED = {
     },
 }
 
-# Where a file stands behind a flag, by command.
+# The flag that takes a file, by command.
 _FILE_FLAGS = {"firth evaluate": "--data", "firth compare": "--train", "firth finetune": "--train"}
-# Flags of other tools that are keys of the recipe here, by command.
+# Flags of other tools that are recipe keys here, by command.
 _BOTH = {
     "--learning-rate": "optim.learning_rate",
     "--lr": "optim.learning_rate",
@@ -186,7 +186,7 @@ _KEYS = {
 }
 
 
-# Commands of other tools, and what does it here.
+# Commands of other tools, and their equivalents here.
 _ELSEWHERE = {
     "train": "firth finetune learns from labels, firth pretrain from text",
     "eval": "firth evaluate",
@@ -200,7 +200,7 @@ _ELSEWHERE = {
 
 def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
     verb = " ".join(("firth", *(error.command_chain or ())))
-    # First of all: a command that was right before lacks a flag that is new as well.
+    # Checked first: a command line for an earlier version may also lack a flag that is new.
     moved = _MOVED.get(verb, {})
     for flag in (token.partition("=")[0] for token in tokens):
         if flag in moved:
@@ -232,6 +232,6 @@ def _flag(error: UnknownOptionError) -> str:
 
 
 def _new_name(error: UnknownOptionError) -> str | None:
-    """The name that the command has now for a flag of an earlier version."""
+    """The command's current name for a flag of an earlier version."""
     new = RENAMED_FLAGS.get(_flag(error))
     return new if any(new in argument.names for argument in error.argument_collection) else None

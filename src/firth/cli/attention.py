@@ -45,14 +45,14 @@ def attention(
     second
         Second text of a pair; with --cross the translation of the text (default: the model's own).
     cross
-        The attention of a translation over its source, for models that translate.
+        Cross-attention of a translation over its source, for translation models.
     average
         Average the weights over the heads of each layer, over layers, or over all.
     show
         weights; importance: what leaving out each head costs in log-probability per token; saturation: how sharp
         each layer's softmax is with and without the division by the square root of the head size.
     out
-        Output .svg or .png file, must be new: a heat map per layer and head; of --show the numbers, as .svg.
+        Output .svg or .png file, must be new: a heat map per layer and head; other measures of --show only as .svg.
     precision
         dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights.
     as_json

@@ -5,12 +5,12 @@ from typing import Any
 
 from firth.cli.shared import print_table
 
-# Labels that a terminal shows: the commonest ones.
+# Maximum number of labels to show: the most frequent ones.
 _MOST_LABELS = 20
 
 
 def print_breakdown(found: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
-    """``found``: a ``firth.tasks.breakdown.Breakdown`` as plain data. ``scores``: what it breaks down, by name."""
+    """Print a ``firth.tasks.breakdown.Breakdown``, given as plain data, of ``scores`` by name."""
     labels = found["labels"]
     if labels:
         shown = sorted(labels, key=lambda label: -labels[label]["examples"])[:_MOST_LABELS]

@@ -1,4 +1,4 @@
-"""Commands in messages as they must be typed here: where firth is, and how an extra is installed."""
+"""Rewrite commands in messages as they must be typed here: where firth is, and how an extra is installed."""
 
 import re
 import shutil
@@ -9,12 +9,12 @@ from pathlib import Path
 import firth.errors
 
 _EXTRA = re.compile(r"pip install 'firth\[([a-z,]+)\]'")
-# Readers name the option; on the command line it is a flag.
+# File readers name the option; on the command line it is a flag.
 _COLUMNS = re.compile(r"(?<![-\w])columns (?=(?:text|second|label)=)")
 
 
 def program() -> str:
-    """How firth is called: by its name where the PATH finds it, else by the path that was typed."""
+    """How firth is called: by its name if PATH finds it, else by the path that was typed."""
     typed = sys.argv[0]
     if Path(typed).name != "firth":  # another program, such as python -m firth
         return "firth"
@@ -23,7 +23,7 @@ def program() -> str:
 
 
 def as_typed(text: str) -> str:
-    """A message with its commands as they must be typed here."""
+    """Rewrite the commands in a message as they must be typed here."""
     called = program()
     text = _EXTRA.sub(partial(_installed, program=called), _COLUMNS.sub("--columns ", text))
     return text if called == "firth" else _commands().sub(lambda _: f"{called} ", text)
@@ -31,15 +31,15 @@ def as_typed(text: str) -> str:
 
 @cache
 def _commands() -> re.Pattern[str]:
-    """What begins a command in a message: the program's name, and a verb behind it."""
-    from firth.cli.app import app  # not above: its commands print what is made here
+    """Match the start of a command in a message: the program's name before the name of a command."""
+    from firth.cli.app import app  # not at the top: its commands import this module
 
     verbs = "|".join(re.escape(name) for name in app if not name.startswith("-"))
     return re.compile(rf"(?<![\w./:-])firth (?=(?:{verbs})\b)")
 
 
 def _installed(found: re.Match[str], program: str) -> str:
-    """How an extra is installed: from the clone that the package lies in, or by its name."""
+    """How an extra is installed: from the clone that contains the package, or by its name."""
     pip = "pip" if program == "firth" else str(Path(program).with_name("pip"))
     root = Path(firth.errors.__file__).parents[2]
     if not (root / "pyproject.toml").is_file():

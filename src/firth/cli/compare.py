@@ -32,7 +32,7 @@ def compare(
 ) -> None:
     """Compare TF-IDF, frozen features, fine-tuning, and TF-IDF with fine-tuning on your labels; keep the winner.
 
-    The same command continues a comparison that was stopped.
+    The same command resumes a comparison that was stopped.
 
     Example: firth compare --train t.tsv --dev d.tsv --models runs/a --minutes 20 --out c
 
@@ -41,7 +41,7 @@ def compare(
     train
         File of labelled examples to learn from.
     dev
-        File of labelled examples that every way is scored on.
+        File of labelled examples that every method is scored on.
     task
         classify, multilabel or regress (texts or pairs), tag, or a data set such as glue/sst2.
     models
@@ -53,13 +53,13 @@ def compare(
     data
         Folder with the files of the data set, for a task that names one.
     columns
-        Which column is what, such as text=2,label=0.
+        Columns by number or name, such as text=2,label=0.
     header
-        Whether the first line names the columns; detected if not given.
+        Whether the first line names the columns; detected automatically if not given.
     form
         File format, such as tsv, csv, jsonl, conll; default: by the file's name.
     skip_bad
-        Leave bad rows out and list them.
+        Skip malformed rows and list them.
     settings
         A recipe key for the fine-tunings, such as --set optim.learning_rate=1e-4; repeatable.
     verbose

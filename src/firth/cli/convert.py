@@ -49,7 +49,7 @@ def convert(
 ) -> None:
     """Convert a model of another tool to a model folder, or any model to another tool's format.
 
-    The input format is detected automatically. Every tensor is used or named; the output is read again and compared.
+    The input format is detected automatically. Every tensor is used or reported; the output is read back and compared.
 
     Example: firth convert uncased_L-12_H-768_A-12/ --out models/bert-base
 
@@ -61,41 +61,41 @@ def convert(
         folder, or either of them), fastai's language models (.h5 or .pth with itos beside it), CoVe's encoder (.pth,
         with --vectors), hub:org/name, or a run or model folder of Firth.
     target
-        The output format: firth (a model folder; transformers reads BERT and GPT in it), hf, st
+        The output format: firth (a model folder; transformers can load BERT and GPT from it), hf, st
         (sentence-transformers), google (google-research/bert), openai (openai/finetune-transformer-lm), elmo
         (allenai/bilm-tf, AllenNLP), onnx (onnxruntime).
     out
-        The folder to make.
+        Output folder; must be new.
     vocab
-        A vocab.txt or tokenizer.json, where SOURCE has none or another one.
+        A vocab.txt or tokenizer.json, if SOURCE has none or a different one.
     vectors
-        Word vectors for a CoVe, a file or a model folder: it then reads every word that has one.
+        Word vectors for CoVe, a file or a model folder: the model then reads every word that has a vector.
     cased
-        Whether text keeps its capital letters, where neither the files nor the tokens tell.
+        Whether text keeps its capital letters, if neither the files nor the tokens tell.
     gelu
-        The form of gelu in a Google checkpoint, which does not say; erf if not given.
+        The form of gelu in a Google checkpoint, which does not record it; erf if not given.
     max_positions
-        Keep only the first position embeddings: a model for sequences of at most so many tokens.
+        Keep only the first N position embeddings, for sequences of at most N tokens.
     allow_unknown_hangul
-        Convert a model whose tokenizer reads Korean words of its own vocabulary as unknown.
+        Convert even if the tokenizer reads Korean words of its own vocabulary as unknown.
     dtype
-        Dtype of the stored weights, for --as firth, hf and st; bfloat16 halves the file. As in SOURCE if not given.
+        dtype of the stored weights, for --as firth, hf and st; bfloat16 halves the file; as in SOURCE if not given.
     int8
-        With --as onnx: model_int8.onnx besides, if it scores as well on --data.
+        With --as onnx: also write model_int8.onnx, if it scores as well on --data.
     data
-        With --int8: the file of labelled examples, or the folder of the data set that is named.
+        With --int8: the file of labelled examples, or the folder of the data set that --task names.
     max_drop
-        With --int8: by how many points its main score may be lower. 0.5 if not given.
+        With --int8: largest allowed drop of the main score, in points; 0.5 if not given.
     task
         With --int8: a data set such as glue/sst2.
     split
         Split of the data set to use.
     columns
-        Which column of --data is what, such as text=2,label=0.
+        Columns of --data by number or name, such as text=2,label=0.
     header
-        Whether the first line of --data names the columns; found out if not given.
+        Whether the first line of --data names the columns; detected automatically if not given.
     form
-        Of --data, such as tsv, csv, jsonl, conll, conllu, klue, squad; by the file's name if not given.
+        Format of --data, such as tsv, csv, jsonl, conll, conllu, klue, squad; by file name if not given.
     as_json
         Print what was found as one JSON object.
     """
@@ -143,7 +143,7 @@ def convert(
 
 
 def _check_int8(target: str, int8: bool, given: Mapping[str, object]) -> None:
-    """ConfigError unless what belongs to int8 is there with it, and nothing of it without."""
+    """Raise ConfigError if int8 lacks an option that it needs, or if options of int8 are given without it."""
     if int8 and target != "onnx":
         raise ConfigError("--int8 is for --as onnx; other folders hold float32, and firth.load makes it int8")
     if int8 and given["--data"] is None:

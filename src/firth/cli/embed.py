@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LayerMixName = Literal["sum", "mean", "concat", "scalar"]
 Unit = Literal["text", "word", "token"]
-# Endings that promise text.
+# File name endings that promise text.
 _NOT_ARRAYS = (".csv", ".tsv", ".txt", ".json")
 _UNIT_FILES = (".npz", ".hdf5", ".h5", ".jsonl")
 
@@ -171,7 +171,7 @@ def _print_vectors(vectors: "Iterable[np.ndarray]") -> int:
     """Write vectors as JSONL to stdout; returns how many."""
     n_vectors = 0
     for vector in vectors:
-        print("[" + ", ".join(f"{x:.9g}" for x in vector.tolist()) + "]")  # 9 digits are all of a float32
+        print("[" + ", ".join(f"{x:.9g}" for x in vector.tolist()) + "]")  # 9 digits represent a float32 exactly
         n_vectors += 1
     return n_vectors
 
@@ -193,7 +193,7 @@ def _save_vectors(vectors: "Iterable[np.ndarray]", out: Path) -> int:
             file.write(vector.astype("<f4").tobytes())
             n_rows += 1
             progress.advance(1)
-        # The format leaves room in the header for a number of rows of any length.
+        # The format leaves room in the header for a row count of any length.
         file.seek(0)
         write_header()
     return n_rows

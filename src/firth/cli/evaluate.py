@@ -56,11 +56,11 @@ def evaluate(
     model
         Fine-tuning or model folder, also of another tool, or hub:org/name.
     data
-        The file of labelled examples; with --task NAME the folder of a data set; for a model that translates, lines.
+        The file of labelled examples; with --task NAME the folder of a data set; for a translation model, source lines.
     task
         A data set such as glue/sst2.
     split
-        Of the data set; dev if not given.
+        Split of the data set; dev if not given.
     columns
         Columns by number or name, such as text=2,label=0.
     header
@@ -70,7 +70,7 @@ def evaluate(
     skip_bad
         Skip malformed rows and list them; otherwise the first one stops the run.
     gold
-        With a model that translates: reference translations, line by line.
+        For a translation model: reference translations, line by line.
     recover_text
         Question answering: published gives answer texts as google-research/bert recovers them from tokens.
     others
@@ -158,7 +158,7 @@ def _evaluate_translations(
     length_penalty: float | None,
     as_json: bool,
 ) -> int:
-    """BLEU and chrF of a model's translations."""
+    """Print BLEU and chrF of a model's translations."""
     if model is None or data is None or gold is None:
         raise ConfigError(
             "translations are scored by firth evaluate MODEL --data FILE --gold FILE; a file of them by firth score"
@@ -183,7 +183,7 @@ def print_translation_scores(found: Mapping[str, Any], gold: str) -> None:
 
 
 def _judged(compared: dict[str, Any], scores: dict[str, float], precision: str, tell: Callable[[str], None]) -> int:
-    """Say what the lower precision costs, and return the exit code: 1 if that is too much."""
+    """Report what the lower precision costs, and return the exit code: 1 if that is too much."""
     metric, drop = compared["metric"], compared["drop"]
     both = f"{metric} {100 * compared['float32'][metric]:.2f} in float32, {100 * scores[metric]:.2f} in {precision}"
     limit = f"{compared['max_drop']:g} points"
@@ -199,7 +199,7 @@ def _judged(compared: dict[str, Any], scores: dict[str, float], precision: str, 
 def _side_by_side(
     plain: dict[str, float], scores: dict[str, float], precision: str, first: tuple[str, ...]
 ) -> list[tuple[str, str]]:
-    """The scores in float32 and in another precision."""
+    """Rows of names and scores, in float32 and in another precision."""
     names = [name for name, _ in score_table(plain, first)]
     columns = [("", f"{'float32':>8}  {precision:>8}")]
     return columns + [(name, f"{plain[name]:8.4f}  {scores[name]:8.4f}") for name in names]

@@ -21,10 +21,10 @@ def explain(
     language: Literal["en", "ko"] = "en",
     precision: Precision = "float32",
 ) -> None:
-    """Show what a model makes of a text, as one offline HTML page.
+    """Show how a model processes a text, as one offline HTML page.
 
     Tokens and how WordPiece finds them, the embeddings that are added, the masks of a batch, next-sentence pairs, each
-    token's probability, a word in several contexts, and every attention head: whatever the model has.
+    token's probability, a word in several contexts, and every attention head: whatever the model supports.
 
     Example: firth explain runs/a "He sat on the bank." "The bank lent money." --out bank.html
 

@@ -21,7 +21,7 @@ from firth.cli.shared import (
 if TYPE_CHECKING:
     from firth.corpus.extend_report import Change, ExtendReport
 
-_SHOWN = 10  # of the new tokens; the report has more
+_SHOWN = 10  # new tokens; the report has more
 
 
 def extend(

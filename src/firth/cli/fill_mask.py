@@ -48,7 +48,7 @@ def fill_mask(
     loaded = load_and_say(model, precision)
     from firth.inference.masks import check_masked, masked_row
 
-    # A person who types lines wants each answered at once.
+    # Typed lines are answered one by one.
     at_once = 1 if not texts and sys.stdin.isatty() else _AT_ONCE
     check_masked(loaded.loaded, top_k)
     bad: list[FirthError] = []
@@ -70,7 +70,7 @@ def fill_mask(
 
 
 def _readable(text: str, masks: "Iterable[FilledMask]") -> Iterator[str]:
-    """The text, and under it each mask's candidates, likeliest first."""
+    """The text, and below it each mask's candidates, most probable first."""
     yield text
     masks = list(masks)
     for number, mask in enumerate(masks, start=1):

@@ -132,14 +132,14 @@ def finetune(
     given = settings_of(keys) + (settings or [])
     if recipe is None and not any(key.startswith("model=") for key in given):
         raise ConfigError("--model is missing, such as --model firth-mini-en; firth models lists the names")
-    if out is not None and not show_recipe:  # as it is found again once data and model are read, which takes seconds
+    if out is not None and not show_recipe:  # early: reading data and model first would take seconds
         resumed = f"firth finetune --resume {out}" if (out / "identity.json").is_file() else ""
         check_new(out, resume=resumed, but="identity.json")
     _start(recipe, given, None if show_recipe else out, as_json, processes, on or "")
 
 
 def _check_recipe(recipe: Path) -> None:
-    """ConfigError for what may be meant as another argument than the recipe."""
+    """Raise ConfigError for a recipe argument that was probably meant as another one."""
     if "=" in str(recipe) and not recipe.exists():
         raise ConfigError(f"{recipe}: recipe keys are given as --set {recipe}")
     if recipe.is_file() and recipe.suffix != ".toml":
@@ -149,7 +149,7 @@ def _check_recipe(recipe: Path) -> None:
 def _start(
     path: Path | None, overrides: list[str], out: Path | None, as_json: bool, processes: "Processes", on: str
 ) -> None:
-    """A new fine-tuning in ``out``, or only its recipe on stdout if there is no ``out``."""
+    """Run a new fine-tuning in ``out``; without ``out``, only print its recipe on stdout."""
     data: dict[str, Any] = {} if path is None else read_toml(path)
     where = " and ".join([*([str(path)] if path else []), *(["flags"] if overrides or not path else [])])
     from firth.finetuning.baseline import names_baseline, resolve_baseline, run_baseline
@@ -191,7 +191,7 @@ def _how_to_go_on(out: Path) -> str:
 
 
 def _report(tuned: "Finetuned", as_json: bool) -> None:
-    """Say how well the task was learnt, where the model is and what comes next."""
+    """Print the scores, where the model is and the next command."""
     from firth.finetuning.results import run_name, seed_name
 
     results, out = tuned.results, tuned.out
@@ -201,9 +201,9 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     examples = results["examples"]
     n_train = counted(examples["train"], "example")
     print(f"{out}: {results['task']} fine-tuned on {n_train}; the model is in {out}/model")
-    # Where choices were made on the dev file, it is the held-out set.
+    # If the dev file was used for model selection, it is the held-out set.
     on_dev = results["chosen_on"] == "the dev file"
-    # A baseline with few examples is scored on all of them, each by a fit without it.
+    # With few examples, a baseline is scored on all of them, each by a fit without that example.
     held_out = "cross-validation" if results["chosen_on"].startswith("cross-validation") else "held out"
     splits = results["dev"] if on_dev else {**results["dev"], held_out: results["held_out"]}
     sizes = {**examples, held_out: examples["held_out"]}
@@ -213,7 +213,7 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
     )
     last = next(iter(results["dev"]), "held_out")
     if last in results.get("breakdown", {}):
-        # A baseline has no seed; the first one may be 0.
+        # A baseline has no seed; a seed may be 0.
         of = "" if results["best_seed"] is None else f" ({seed_name(results['best_seed'])})"
         print(f"  {held_out if last == 'held_out' else last}, by label{of}")
         print_breakdown(results["breakdown"][last], results["dev"].get(last) or results["held_out"])
@@ -246,6 +246,6 @@ def _scores(scores: Mapping[str, Mapping[str, Any]], first: Iterable[str]) -> st
 
 
 def say_notes(notes: Iterable[str]) -> None:
-    """What reading the data met, for the person at the terminal."""
+    """Print notes about the data that was read, on stderr."""
     for note in notes:
         say(note)

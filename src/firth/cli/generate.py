@@ -47,7 +47,7 @@ def generate(
     ----------
     model
         Run or model folder of a language model that predicts the next token (gpt, bert-ltr, lstm, awd-lstm, elmo),
-        also of another tool, or hub:org/name. A backward model writes before the text.
+        also of another tool, or hub:org/name. A backward model generates text before the prompt.
     prompts
         Prompts; lines of stdin if none is given.
     max_new_tokens
@@ -87,7 +87,7 @@ def generate(
 
     writing = Writing(**options)
     loaded = load_and_say(model, precision)
-    # A person who types lines wants each answered at once.
+    # Typed lines are answered one by one.
     at_once = 1 if not prompts and sys.stdin.isatty() else AT_ONCE
     bad: list[FirthError] = []
     source = prompts or until_bad(lambda line: check_prompt(loaded.loaded, line, writing.max_new_tokens), bad)
@@ -125,7 +125,7 @@ def _print_next_tokens(model: Path, prompts: tuple[str, ...], top_k: int, precis
 
 
 def _options(sample: bool, greedy: bool, beam: int | None, drawing: Mapping[str, object]) -> dict[str, Any]:
-    """The search that was asked for; ConfigError for two at once, and for options that it does not have."""
+    """The requested search; ConfigError for several at once, and for options that it does not have."""
     asked = {"--sample": sample, "--greedy": greedy, "--beam": beam is not None}
     names = [name for name, given in asked.items() if given]
     if len(names) > 1:

@@ -10,12 +10,12 @@ from cyclopts import Parameter
 from firth.cli.shared import AtLeastOne
 
 Header = Annotated[bool | None, Parameter(name="--header", negative="--no-header", show_default=False)]
-# As the recipe says it.
+# The recipe's value for the flag.
 HEADERS: dict[bool | None, Literal["auto", "yes", "no"]] = {None: "auto", True: "yes", False: "no"}
-# Kinds of task whose inputs are no plain lines of text.
+# Kinds of task whose inputs are not plain lines of text.
 OBJECTS = ("answer", "choose")
 
-# By flag: the key of the recipe it stands for, and its value or None.
+# By flag: its recipe key, and its value or None.
 Keys = dict[str, tuple[str, Any]]
 
 
@@ -58,7 +58,7 @@ class LabelledFlags:
     limit: AtLeastOne = None
 
     def keys(self) -> Keys:
-        """All of them."""
+        """All flags, with their recipe keys and values."""
         return {
             "--task": ("task", self.task),
             "--model": ("model", self.model),
@@ -72,7 +72,7 @@ class LabelledFlags:
         }
 
     def check(self) -> None:
-        """Raise ConfigError for a task that is not known, InputError for files that are not there, or are folders."""
+        """Raise ConfigError for an unknown task, InputError for files that do not exist or are folders."""
         check_named(self.task)
         from firth.tasks.readers.files import check_file
 
@@ -85,7 +85,7 @@ NOT_GIVEN = LabelledFlags()
 
 
 def check_named(task: str | None, *files: str | None) -> None:
-    """What can be wrong in names is found before PyTorch is imported, which takes seconds."""
+    """Check the names of a task and files, before PyTorch is imported, which takes seconds."""
     if task is not None:
         from firth.head_presets import SHORT_TASKS
         from firth.tasks.kinds import kind_of_task
@@ -100,6 +100,6 @@ def check_named(task: str | None, *files: str | None) -> None:
 
 
 def settings_of(keys: Keys) -> list[str]:
-    """The flags that are given, as ``--set`` would say them."""
+    """The flags that are given, in the form of ``--set``."""
     # Strings, numbers and lists are written alike in JSON and in TOML, which --set reads.
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.values() if value is not None]

@@ -22,18 +22,18 @@ def next_sentence(
     precision: Precision = "float32",
     as_json: JsonFlag = False,
 ) -> None:
-    """Ask a model with a next-sentence head how probable it is that one text follows another.
+    """Predict the probability that one text follows another, with a next-sentence head.
 
     Example: firth next-sentence runs/a "He went to the store." "He bought some milk."
 
     Parameters
     ----------
     model
-        A run, a model folder or hub:org/name: a BERT with its next-sentence head.
+        Run or model folder, or hub:org/name: a BERT with its next-sentence head.
     texts
         Two texts, the first and the one that may follow it; pairs of --input if none is given.
     file
-        File with two texts a line, separated by a tab; default stdin.
+        File with two texts per line, separated by a tab; default stdin.
     precision
         dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights.
     as_json
@@ -69,7 +69,7 @@ def next_sentence(
 
 
 def _pairs(file: Path | None, loaded: "Loaded", bad: list[FirthError]) -> Iterator[tuple[str, str]]:
-    """The pairs up to the first bad one, whose error goes to ``bad``: the answers to those before it come first."""
+    """The pairs up to the first bad one, whose error is appended to ``bad``: earlier pairs are answered first."""
     from firth.inference.next_sentence import pair_row
 
     for number, line in numbered_lines(file):

@@ -30,10 +30,10 @@ def plan(
     network_gbits: float | None = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Suggest vocabulary, model size and length of a pre-training run; or count its cost on many devices.
+    """Suggest vocabulary, model size and length of a pre-training run; or estimate its cost on many devices.
 
-    Measures for some seconds how fast each model size trains on this machine. With --devices it counts time, memory,
-    communication and money of a run instead, by a model of costs fitted to measurements.
+    Measures for some seconds how fast each model size trains on this machine. With --devices it estimates time, memory,
+    communication and money of a run instead, with a cost model fitted to measurements.
 
     Example: firth plan mytext.txt --minutes 60
 
@@ -42,13 +42,13 @@ def plan(
     Parameters
     ----------
     texts
-        The text to pre-train on, as for firth prepare; or the corpus folder made of it.
+        The text to pre-train on, as for firth prepare; or the corpus folder made from it.
     minutes
         Minutes of training (default 30).
     threads
         CPU threads that the run may use.
     devices
-        Numbers of devices to count the cost for.
+        Numbers of devices to estimate the cost for.
     device
         v100-16gb, v100-32gb, a100-40gb, a100-80gb, h100, h200, tpu-v2, tpu-v3; or here, which measures this machine.
     model
@@ -58,15 +58,15 @@ def plan(
     epochs
         Passes over TEXT, instead of --tokens (default 1).
     sequence_length
-        Tokens of a sequence (default 128).
+        Tokens per sequence (default 128).
     step_tokens
-        Tokens of a step on all devices (default 32768).
+        Tokens per step on all devices together (default 32768).
     price_per_hour
         Price of one device.
     per_node
-        Devices of a node.
+        Devices per node.
     network_gbits
-        Network of a node in Gbit/s.
+        Network bandwidth of a node in Gbit/s.
     as_json
         Print the plan as one JSON object.
     """
@@ -131,7 +131,7 @@ def plan(
 
 
 def _suggest(texts: tuple[str, ...], minutes: float, as_json: bool) -> None:
-    """Print what to pre-train on the texts in so many minutes."""
+    """Print what to pre-train on the texts in ``minutes``."""
     from firth.plan import make_plan
 
     found = make_plan(texts, minutes)

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 Answer = tuple["Record", "Prediction"]
 _PLAIN = ("lines", "jsonl")
-# Endings that promise a table.
+# File name endings that promise a table.
 _TABLES = (".csv", ".tsv", ".xlsx")
-# Kinds of task whose readers know no JSON lines, or cut texts in their own way.
+# Kinds of task whose file readers do not support JSON lines, or split texts in their own way.
 _OWN_JSONL = ("tag", "answer")
-# Further test files of a data set, laid out as its own.
+# Further test files of a data set, with the same layout as its own.
 _TEST_OF = {"glue/mnli-mismatched": "glue/mnli"}
 
 
@@ -124,7 +124,7 @@ def predict(
     if submission and not published.startswith("glue/"):
         raise ConfigError(f"--submission is for GLUE, not for {published!r}: say which, such as --task glue/sst2")
     _check_task(loaded, published)
-    # Answers come in the order of the input: an id is only handed on.
+    # Answers come in the order of the input: an id is only passed through.
     problems = Problems(unique_ids=False)
     form = _format(form, file, loaded.task, published, columns is not None or header is not None)
     if form in _PLAIN and not (file and form == "jsonl" and loaded.task not in _OWN_JSONL):
@@ -133,7 +133,7 @@ def predict(
         records = _file_records(loaded, file, form, columns, header, published, problems)
     if recover_text == "published" and loaded.task != "answer":
         raise ConfigError(f"--recover-text is for question answering, this is a model for {loaded.task}")
-    # A person who types lines wants each answered at once.
+    # Typed lines are answered one by one.
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     noted: Counter[str] = Counter()
     answers = ensemble(check_each(_some(records, file), loaded.pairs), at_once=at_once, noted=noted)
@@ -156,7 +156,7 @@ def predict(
 
 
 def _as_published(answers: Iterable[Any], tokenizer: "Tokenizer") -> Iterator[Any]:
-    """The same records, their answers with the texts that google-research/bert gives."""
+    """The same records, with answer texts as google-research/bert recovers them."""
     from firth.tasks.published_answers import recover_published
 
     for record, answer in answers:
@@ -166,7 +166,7 @@ def _as_published(answers: Iterable[Any], tokenizer: "Tokenizer") -> Iterator[An
 def _load(
     path: Path, others: list[Path], precision: Precision, compile: bool
 ) -> tuple["Predictor", Callable[..., Iterator[Answer]]]:
-    """The model, and what answers records: it alone, or an average with others."""
+    """Load the model, and return it with the function that answers records: its own, or an average with others."""
     from firth.baseline.folder import find_baseline
 
     paths = [path, *others]
@@ -214,7 +214,7 @@ def _learnt(model: "Predictor") -> str:
 
 
 def _check_task(model: "Predictor", task: str) -> None:
-    """ConfigError if a data set is of another kind than the model's task."""
+    """Raise ConfigError if a data set is of another kind than the model's task."""
     if not task:
         return
     from firth.tasks.kinds import kind_of_task
@@ -251,7 +251,7 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
 
 
 def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
-    """Lines, or JSON objects a line, as records; an empty line is an empty text, but no object."""
+    """Convert lines of text or JSON objects to records; an empty line is an empty text, but is not an object."""
     from firth.tasks.readers.files import json_object, read_lines
 
     name = "TEXT" if texts else str(file or "stdin")
@@ -278,7 +278,7 @@ def _file_records(
     published: str,
     problems: "Problems",
 ) -> Iterable["Record"]:
-    """The records of a file by the readers of labelled data; ``published``: of a test file as it was published."""
+    """Read a file with the readers of labelled data; ``published``: the data set if it is a published test file."""
     from firth.finetuning.own_files import iter_file, with_columns
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.datasets import DATASETS
@@ -325,7 +325,7 @@ def _write(answers: Iterable[Answer], stream: IO[str], at_once: int) -> int:
 
 
 def _submit(task: str, answers: Iterable[Answer], folder: Path) -> None:
-    """The file of a GLUE submission; the labels alone are kept in memory."""
+    """Write the file of a GLUE submission; only the labels are kept in memory."""
     from firth.tasks.predictions import Labelled, Valued
     from firth.tasks.reading import write_glue_submission
 

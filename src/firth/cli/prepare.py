@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Several = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 _VALUES = {"--weight": "2", "--licence": "CC BY-SA 4.0"}
-# Tokens below which 40 epochs come to less than the first point of firth-mini-en's curve.
+# Number of tokens below which 40 epochs read less than the first point of firth-mini-en's curve.
 _LITTLE_TEXT = 200_000
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -72,7 +72,7 @@ def prepare(
     tokenizer
         The folder made by firth vocab, or any model folder.
     out
-        The corpus folder to make.
+        Output corpus folder.
     lines
         paragraph: each line is split into sentences; sentence: each line is one; book: each file is one
         document, and blank lines separate its paragraphs, as in BooksCorpus and Project Gutenberg.
@@ -80,7 +80,7 @@ def prepare(
         Share of the documents kept for evaluation, chosen by a hash of their text; at least ten of a hundred or more.
         0: none.
     dev
-        Text for evaluation; then nothing is held out of the rest.
+        Text for evaluation; then nothing is held out from the rest.
     second
         Translations: line i of these files is the translation of line i of TEXT.
     dev_second
@@ -89,9 +89,9 @@ def prepare(
         Remove duplicates, near-duplicates, repeated paragraphs, lists, tables and other non-prose. The data card
         (README.md of the corpus) says what was removed and why.
     keep
-        Of --clean, what stays: damaged, duplicates, near-duplicates, tables, numbers, symbols, lists, repeated.
+        With --clean, what to keep: damaged, duplicates, near-duplicates, tables, numbers, symbols, lists, repeated.
     similarity
-        Of --clean: share of five-word windows from which on two documents are near-duplicates (default 0.8).
+        With --clean: minimum share of five-word windows in common for near-duplicate documents (default 0.8).
     script
         Keep only documents mainly in these scripts, such as hangul or latin.
     language
@@ -99,9 +99,9 @@ def prepare(
     against
         Evaluation files or folders to search for in the text (contamination): lines, .tsv, .csv, JSON.
     remove_overlap
-        Remove the paragraphs where texts of --against are found.
+        Remove the paragraphs in which texts of --against are found.
     weight
-        PATTERN=NUMBER: how often the documents of a file are taken, by its path, name or folder.
+        PATTERN=NUMBER: how often the documents of a file are used, by its path, name or folder.
     smooth
         Several languages, one per TEXT: the share of each is raised to this power (0.7 for multilingual BERT), so that
         documents of small languages are repeated and those of large ones sampled.
@@ -111,12 +111,12 @@ def prepare(
         Share of the training documents to lower-case, so that a cased model also reads text without capitals, such as
         queries and chats.
     memory
-        Of --clean, --against, --script and --language: hashes and signatures held in memory before they move to disk
+        With --clean, --against, --script and --language: memory for hashes and signatures before they move to disk
         (default 1GB).
     errors
-        Bytes that are not UTF-8 are replaced and reported, or are an error.
+        Invalid UTF-8: replace and report, or stop with an error (strict).
     workers
-        Processes that make shards; all processors if not given.
+        Worker processes; default: all CPU cores.
     as_json
         Print the report as one JSON object.
     """
@@ -203,7 +203,7 @@ def prepare(
 
 
 def _print_little(n_tokens: int) -> None:
-    """Say what so little text can teach, beside a recorded run."""
+    """Warn how little so short a text can teach, compared with a recorded run."""
     from firth.plan import CURVE
     from firth.pretraining.length import MOST_EPOCHS
 
@@ -217,7 +217,7 @@ def _print_little(n_tokens: int) -> None:
 
 
 def _print_removed(report: "PrepareReport", noun: str) -> None:
-    """What cleaning removed, and what else of the text a person should know."""
+    """Print what cleaning removed, and what else the user should know about the text."""
     for name, documents, paragraphs, characters in report.removed:
         parts = [counted(n, noun) for n, noun in ((documents, "document"), (paragraphs, "paragraph")) if n]
         print(f"  removed as {name}: {', '.join(parts)}, {format_count(characters)} characters")
@@ -234,10 +234,10 @@ def _print_removed(report: "PrepareReport", noun: str) -> None:
 
 
 def _pairs(flag: str, given: Iterable[str] | None) -> list[tuple[str, str]]:
-    """``PATTERN=VALUE`` each, as pairs; ConfigError for anything else."""
+    """Split each ``PATTERN=VALUE`` into a pair; ConfigError for anything else."""
     pairs = []
     for item in given or ():
-        # A licence may be an address with an = of its own; a weight is a number.
+        # A licence may be a URL that contains =; a weight is a number.
         pattern, mark, value = item.partition("=") if flag == "--licence" else item.rpartition("=")
         if not (pattern and mark and value):
             raise ConfigError(f"{flag} {item}: expected PATTERN=VALUE, such as {flag} 'books*={_VALUES[flag]}'")
@@ -253,7 +253,7 @@ def _number(flag: str, text: str) -> float:
 
 
 def _bytes(flag: str, text: str) -> int:
-    """``500MB``, ``2GB`` or a number of bytes."""
+    """Parse ``500MB``, ``2GB`` or a number of bytes."""
     found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]+)?) *([kMGT]?)B?", text.strip(), re.IGNORECASE)
     if not found:
         raise ConfigError(f"{flag} {text}: expected a size such as 500MB or 2GB")
@@ -261,7 +261,7 @@ def _bytes(flag: str, text: str) -> int:
 
 
 def _size_without_plan(tokenizer: Path, translations: bool) -> str | None:
-    """A small model for a corpus that ``firth plan`` does not plan for; None for one of WordPiece, where it does."""
+    """A small model size for a corpus that ``firth plan`` does not support; None for WordPiece, which it supports."""
     from firth.text.published import load_tokenizer
     from firth.text.tokenizer_kinds import WORDPIECE, WORDS
 
@@ -272,7 +272,7 @@ def _size_without_plan(tokenizer: Path, translations: bool) -> str | None:
 
 
 def _smoothed(texts: Sequence[str], exponent: float) -> dict[Path, float]:
-    """The weight of each file by the languages' shares, which are said."""
+    """The weight of each file by the languages' shares, which are reported."""
     from firth.corpus.smoothing import smoothed_languages, told, weights_by_file
 
     languages = smoothed_languages(texts, exponent)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from firth.pretraining.several import Processes, Sharding
 
 
-# What ``--objective contrastive`` stands for: short crops, and many of them to tell apart.
+# Settings that ``--objective contrastive`` stands for: short crops, and many of them to tell apart.
 _CONTRASTIVE = (
     'data.instances="crops"',
     "data.length=64",
@@ -75,7 +75,7 @@ def pretrain(
     Parameters
     ----------
     recipe
-        Recipe file (.toml), or a name: small, what teaches a BERT below base size fastest and the default there;
+        Recipe file (.toml), or a name: small, with which a BERT below base size learns fastest, the default there;
         published, the papers' settings. Flags override it.
     model
         Size such as bert-tiny, bert-mini, bert-base, lstm-small; or a model folder to continue pre-training from, also
@@ -83,7 +83,7 @@ def pretrain(
     vectors
         CoVe: word vectors, a folder made by firth vectors or a GloVe, word2vec or fastText file.
     corpus
-        Corpus folder made by firth prepare; with --resume, its new place if it was moved.
+        Corpus folder made by firth prepare; with --resume, its new location if it was moved.
     out
         Output folder for the run; must be new.
     steps
@@ -116,7 +116,7 @@ def pretrain(
         Train on a Ray cluster: ray (RAY_ADDRESS, or this machine) or ray://HOST:10001; --processes of its CPUs or GPUs,
         by default all.
     restarts
-        With --on: how often all processes start again from the last checkpoint after one died (default 3).
+        With --on: how often all processes restart from the last checkpoint after one died (default 3).
     """
     flags = {
         "--recipe": recipe,
@@ -152,7 +152,7 @@ def pretrain(
         return _replay(resume, replay) if replay is not None else _resume(resume, corpus, processes, sharding, cluster)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
-    if out is not None and not show_recipe:  # as it is found again once corpus and model are read, which takes seconds
+    if out is not None and not show_recipe:  # early: reading corpus and model first would take seconds
         check_new(out, resume=f"firth pretrain --resume {out}" if (out / "recipe.toml").is_file() else "")
     from firth.pretraining.length import length_settings
 
@@ -169,7 +169,7 @@ def pretrain(
 
 
 def _setting(key: str, value: str | float) -> str:
-    """A flag as ``--set`` would say it; strings are quoted, which for our purpose JSON does as TOML."""
+    """Format a flag as ``--set`` takes it; strings are quoted as in JSON, which here is the same as in TOML."""
     return f"{key}={json.dumps(value, ensure_ascii=False)}"
 
 
@@ -182,7 +182,7 @@ def _start(
     sharding: "Sharding",
     cluster: dict[str, Any],
 ) -> int:
-    """A new run in ``out``, or only its recipe on stdout if there is no ``out``."""
+    """Start a new run in ``out``; without ``out``, only print its recipe on stdout."""
     from firth.pretraining import run as job
     from firth.pretraining.recipe import default_recipe
 
@@ -227,15 +227,15 @@ def _how_to_go_on(run: Path, corpus: str | None = None) -> str:
 
 
 def _resume_command(run: Path, corpus: str | None) -> str:
-    """``corpus``: its new place, which the run's recipe does not have."""
+    """The command that resumes a run. ``corpus``: its new location, which the run's recipe does not have."""
     return shell("firth", "pretrain", "--resume", run, *([] if corpus is None else ["--corpus", corpus]))
 
 
 def _report(outcome: "Outcome", corpus: str | None = None) -> int:
-    """Say how a run ended and what comes next; returns the exit code. ``corpus``: its new place, if it was given."""
+    """Report how a run ended and what comes next; returns the exit code. ``corpus``: its new location, if given."""
     from firth.pretraining.run import recipe_of
 
-    if os.environ.get("RANK", "0") != "0":  # under torchrun the leading process speaks
+    if os.environ.get("RANK", "0") != "0":  # under torchrun only the leading process reports
         return 0 if outcome.finished else INTERRUPTED
     recipe = recipe_of(outcome.run)
     if not outcome.finished:

@@ -26,7 +26,7 @@ def score(
     na_prob_thresh: float | None = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Score a file of predictions of any system against gold answers.
+    """Score a file of any system's predictions against gold answers.
 
     Example: firth score --predictions answers.json --gold dev-v2.0.json --task squad2
 
@@ -41,13 +41,13 @@ def score(
     split
         Split of the data set to use.
     columns
-        Which column of --gold is what, such as text=2,label=0.
+        Columns of --gold by number or name, such as text=2,label=0.
     header
         Whether the first line of --gold names the columns; detected automatically if not given.
     form
-        Of --gold, such as tsv, csv, jsonl, conll, conllu, klue, squad; by the file's name if not given.
+        Format of --gold, such as tsv, csv, jsonl, conll, conllu, klue, squad; by file name if not given.
     skip_bad
-        Leave bad lines of --gold out and list them; without it, the first one is an error.
+        Skip malformed lines of --gold and list them; otherwise the first one stops the run.
     na_prob_file
         SQuAD 2.0: a JSON object of no-answer scores by question id (na_prob.json, null_odds.json).
     na_prob_thresh

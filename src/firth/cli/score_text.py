@@ -35,7 +35,7 @@ def score_text(
     Parameters
     ----------
     model
-        A run, a model folder or hub:org/name, with its language-model head.
+        Run or model folder, or hub:org/name, with its language-model head.
     texts
         Texts to score, of any length; lines of stdin if none is given.
     pairs
@@ -89,13 +89,13 @@ _WIDTH = max(map(len, _NAMES.values()))
 
 
 def _say_columns(score: "TextScore") -> None:
-    """Name the columns on stderr, so that stdout has one line a text."""
+    """Name the columns on stderr, so that stdout has one line per text."""
     names = ["log-probability", *(_NAMES[kind] for kind, _ in _directions(score))]
     say("  ".join([*(f"{name:>{_WIDTH}}" for name in names), "text"]))
 
 
 def _each(model: "Model", lines: Iterable[str]) -> Iterator["TextScore"]:
-    """Lines one by one where a person types them, else many at once."""
+    """Score lines one by one if they are typed, else many at once."""
     if not sys.stdin.isatty():
         yield from model.score_stream(lines)
         return
@@ -108,7 +108,7 @@ def _directions(score: "TextScore") -> list[tuple[str, tuple["TokenScore", ...]]
 
 
 def _number(perplexity: float) -> str:
-    """``-`` for a text of which no token is predicted."""
+    """Format a perplexity; ``-`` for a text of which no token is predicted."""
     return f"{'-':>{_WIDTH}}" if math.isnan(perplexity) else f"{perplexity:{_WIDTH},.2f}"
 
 
@@ -131,7 +131,7 @@ def _print_score(score: "TextScore", tokens: bool, as_json: bool) -> None:
 
 
 def _read_pairs(path: Path) -> Iterator[tuple[str, "MinimalPair"]]:
-    """Each pair, and where it stands."""
+    """Read the pairs, each with its place in the file."""
     from firth.inference.text_scores import MinimalPair
     from firth.tasks.readers.files import Problems, read_jsonl, text_field
 

@@ -46,11 +46,11 @@ def search(
     Parameters
     ----------
     index
-        Folder of the index: new with --texts, else made before.
+        Index folder: must be new with --texts, else must exist.
     queries
         Texts to search for; lines of stdin if none is given and nothing is built.
     texts
-        File with a text a line, to embed into a new index.
+        File with one text per line, to embed into a new index.
     model
         The model that embeds the texts; default when searching: the one the index was made with.
     layer

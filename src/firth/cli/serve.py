@@ -34,29 +34,29 @@ def serve(
     Parameters
     ----------
     models
-        Fine-tuning, pre-training or model folders, each with a name; a path alone is named by its folder.
+        Fine-tuning, pre-training or model folders, each with a name; a path alone is named after its folder.
     host
-        Address to listen at; other than loopback it requires keys, or --no-auth.
+        Address to listen on; any other than loopback requires keys, or --no-auth.
     port
-        Port to listen at; 0 chooses a free one.
+        Port to listen on; 0 chooses a free one.
     key_file
-        File of API keys, one a line, readable by its owner only; FIRTH_API_KEY may hold one more.
+        File of API keys, one per line, readable only by its owner; FIRTH_API_KEY may hold one more.
     no_auth
-        Serve addresses that others reach without keys.
+        Serve without keys, even on addresses that others can reach.
     allowed_host
-        A name that clients may call the server by; repeatable. On loopback it is one more; elsewhere all names are
-        answered to until one is given.
+        Host name that clients may use; repeatable. On loopback it is allowed besides the local names; elsewhere every
+        name is allowed until one is given.
     threshold
-        Classifiers answer null, with the score, where the best probability is lower.
+        Classifiers answer null, with the score, if the best probability is lower.
     accept_ids
-        Accept token ids in /v1/embeddings, which must be of the model's own tokenizer.
+        Accept token ids in /v1/embeddings; they must be those of the model's own tokenizer.
     precision
         dtype of the encoders; auto is bfloat16 where the hardware supports it, else float16 weights. int8 must first
-        pass the quality gate of firth evaluate, and computes each sequence by itself.
+        pass the quality gate of firth evaluate, and computes each sequence separately.
     settings
         A limit, such as --set inputs=64; see the documentation of firth serve for all.
     check
-        Check flags, port and models, let each model answer once, and end.
+        Check flags, port and models, let each model answer once, and exit.
     """
     try:
         from firth.serving import server

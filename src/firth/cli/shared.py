@@ -25,21 +25,21 @@ from firth.text.finding import PACKED
 if TYPE_CHECKING:
     from firth.inference.model import Model
 
-# Of a file's path; no longer text is looked for.
+# Maximum length of a file's path; longer text is not looked up as a file.
 _LONGEST_NAME = 255
-# Characters of a line: the longest books have a quarter of it.
+# Maximum characters of a line: the longest books have a quarter of that.
 _LONGEST_LINE = 2**24
 InputFile = Annotated[Path | None, Parameter(name="--input")]
 Errors = Literal["replace", "strict"]
 Flag = Annotated[bool, Parameter(show_default=False)]
 
 
-# What the parser reads as "not given"; ``firth.cli.app`` then says that the option is to be left out.
+# What the parser reads as "not given"; ``firth.cli.app`` then advises the user to leave the option out.
 NOTHING = ("none", "null")
 
 
 def _whole(kind: Any, tokens: Sequence[Token]) -> int | None:
-    """A whole number; cyclopts itself would round 1.5 to 2."""
+    """Parse a whole number; cyclopts itself would round 1.5 to 2."""
     if tokens[0].value.lower() in NOTHING:
         return None
     try:
@@ -49,7 +49,7 @@ def _whole(kind: Any, tokens: Sequence[Token]) -> int | None:
 
 
 def _processes(kind: Any, tokens: Sequence[Token]) -> int | str | None:
-    """At least one process, or auto."""
+    """Parse a number of processes, at least one, or auto."""
     if tokens[0].value == "auto":
         return "auto"
     if (n := _whole(kind, tokens)) is not None and n < 1:
@@ -70,7 +70,7 @@ CompileFlag = Annotated[bool, Parameter(name="--compile", negative="--no-compile
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """For imports of PyTorch: a sixth of their time would be looking for garbage among a million new objects."""
+    """A context for importing PyTorch without garbage collection, which takes a sixth of the import's time."""
     gc.disable()
     try:
         yield
@@ -79,12 +79,12 @@ def importing() -> Iterator[None]:
 
 
 def load_and_say(model: Path, precision: Precision, compile: bool = False) -> "Model":
-    """``load_model``; the dtype is printed if it is not the default."""
+    """Load a model, and print its dtype if it is not the default."""
     with importing():
         from firth.inference.model import load_model
         from firth.machine import reuse_memory
 
-    # Of batches of a thousand tokens, pages to be filled with zeros took a quarter of the time in int8, 6 % in float32.
+    # With batches of a thousand tokens, zeroing new pages took a quarter of the time in int8, 6 % in float32.
     reuse_memory()
     loaded = load_model(model, precision=precision, compile=compile)
     if precision != "float32" or compile:
@@ -93,7 +93,7 @@ def load_and_say(model: Path, precision: Precision, compile: bool = False) -> "M
 
 
 def say_unknown(text: str, model: "Model") -> None:
-    """Say that a model knows none or few of a text's tokens, so that its answer means little."""
+    """Warn if a model knows none or few of a text's tokens, so that its answer means little."""
     from firth.text.open_words import OpenWords
 
     tokenizer = model.loaded.tokenizer
@@ -111,13 +111,13 @@ def say_unknown(text: str, model: "Model") -> None:
 
 
 def print_json(data: Any) -> None:
-    """One line of JSON on stdout."""
+    """Print one line of JSON on stdout."""
     plain = dataclasses.asdict(data) if dataclasses.is_dataclass(data) else data  # type: ignore[arg-type]  # an object, not a class
     print(json_line(plain))
 
 
 def json_line(data: Any) -> str:
-    """One line of JSON; infinity and NaN, which it does not have, are null."""
+    """Format data as one line of JSON; infinity and NaN, which JSON lacks, become null."""
     return json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
 
 
@@ -130,7 +130,7 @@ def _finite(data: Any) -> Any:
 
 
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
-    """Print indented lines of name and value."""
+    """Print indented lines of names and values."""
     shown = [(printable(name), printable(value)) for name, value in rows]
     width = max(columns_of(name) for name, _ in shown)
     for name, value in shown:
@@ -138,7 +138,7 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def print_next(*command: str | Path, why: str = "") -> None:
-    """Print the command that usually comes next, with ``why`` as the shell's comment."""
+    """Print the command that usually comes next, with ``why`` as a shell comment."""
     print(f"next: {shell(*command)}{f'  # {why}' if why else ''}")
 
 
@@ -195,7 +195,7 @@ def counted(n: int, noun: str) -> str:
 
 @contextmanager
 def on_interrupt(advice: str) -> Iterator[None]:
-    """Add ``advice`` on what to do next to an interruption."""
+    """Add ``advice`` on what to do next to the message of an interruption."""
     try:
         yield
     except KeyboardInterrupt:
@@ -228,7 +228,7 @@ def filled_lines() -> Iterator[str]:
 
 
 def numbered_lines(path: Path | None) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers; says how many others there were, which have no answer."""
+    """The lines that are not blank, with their numbers; reports how many blank ones were left out unanswered."""
     blank = 0
     for number, line in enumerate(lines_from(path), start=1):
         if line.strip():
@@ -242,7 +242,7 @@ def numbered_lines(path: Path | None) -> Iterator[tuple[int, str]]:
 def until_bad(check: Callable[[str], object], bad: list[FirthError]) -> Iterator[str]:
     """The lines of stdin that are not blank, up to the first for which ``check`` raises InputError or LengthError.
 
-    That error goes to ``bad``, with the line's number: the answers to the lines before it come first.
+    That error is appended to ``bad``, with the line's number, so that the lines before it are answered first.
     """
     for number, line in numbered_lines(None):
         try:
@@ -263,16 +263,16 @@ def _checked(file: TextIO, where: str) -> Iterator[str]:
 
 
 def looks_like_file(text: str) -> bool:
-    """Whether a text that was given is the name of a file: it has a suffix and no blank, and the file is there."""
+    """Whether a given text is the name of a file: it has a suffix and no space, and the file exists."""
     if not text.strip() or " " in text or "\0" in text or len(text) > _LONGEST_NAME or not Path(text).suffix:
         return False
     return Path(text).is_file()
 
 
 def check_texts(texts: Sequence[str], file: Path | None = None, *, reads: str = "--input") -> None:
-    """Refuse texts beside a file of them, text that is not UTF-8, and a text that is the name of a file.
+    """Refuse texts together with a file of texts, text that is not UTF-8, and a text that is the name of a file.
 
-    ``reads``: what a command line has before the name of a file to be read.
+    ``reads``: what precedes the name of an input file on the command line.
     """
     if texts and file is not None:
         raise UsageError("give either TEXT or --input, not both")

@@ -41,7 +41,7 @@ def study(
         translation: Transformer on Multi30k, with and without beam search and checkpoint averaging.
         unknown-words: named entity recognition on word vectors, by the rule for unknown words.
         representations: word vectors to BERT, equal pre-training minutes each, on four tasks.
-        senses: the senses of ambiguous words told by vectors in context, beside word vectors and TF-IDF.
+        senses: telling the senses of ambiguous words apart by vectors in context, beside word vectors and TF-IDF.
         ablations: findings of TagLM, ULMFiT, GPT and others, each part left out, beside the papers' numbers.
     data
         Folder of the data sets; docs/verbs/study.md names their subfolders.

@@ -89,12 +89,12 @@ def convert(
         The shared vector: mean of the 100 rarest words, mean of all, or zeros. Default: the file's own <unk>, else
         rarest.
     buckets
-        With --unknown hashed: number of vectors; default: as the model folder has, else 1000.
+        With --unknown hashed: number of vectors; default: that of the model folder, else 1000.
     cased
         Whether text stays cased; default: whether words of the file have capitals.
     split
         Split text at white space and punctuation (words), or at white space only (blanks), for tokenized text.
-        Default: words, or as the model folder has it.
+        Default: words, or that of the model folder.
     glove_vocab
         GloVe's vocabulary file, which its binary vectors need.
     as_json
@@ -150,13 +150,13 @@ def train(
     kind
         fasttext adds character n-grams, which give unknown words a vector; glove fits co-occurrence counts.
     algorithm
-        Of word2vec and fasttext. skip-gram (default): a word predicts its context; cbow: the reverse.
+        For word2vec and fasttext. skip-gram (default): a word predicts its context; cbow: the reverse.
     width
         Vector dimension.
     window
-        Maximum context words on each side; default 5, of glove 10.
+        Maximum context words on each side; default 5, for glove 10.
     epochs
-        Passes over the text, default 5; of glove over the counts, default 50.
+        Passes over the text, default 5; for glove over the counts, default 50.
     min_count
         Minimum word count.
     lowercase
@@ -173,7 +173,7 @@ def train(
         Split text at white space and punctuation (words), or at white space only (blanks), for tokenized text.
     settings
         Another option, such as --set negative=10: negative, sample, learning_rate, seed, n_buckets, shortest_ngram,
-        longest_ngram; of glove learning_rate, x_max, exponent, seed.
+        longest_ngram; for glove learning_rate, x_max, exponent, seed.
     as_json
         Print the report as one JSON object.
     """
@@ -331,7 +331,7 @@ def _nearest_in_context(
             loaded, words[0], sentence, counted_sentences(), top_k=top_k, layer=layer, same_word=same_word
         )
     report = reader.report
-    # Not among the results, which other programs read.
+    # On stderr, not among the results, which other programs read.
     for warning in text_warnings(report.bad_bytes, report.bad_places, report.cut_lines, report.cut_documents):
         say(warning)
     if as_json:

@@ -6,7 +6,7 @@ import struct
 
 
 def address_here() -> tuple[str, int]:
-    """On a node: the address that Ray has for it, and a free port."""
+    """On a node: the address by which Ray knows it, and a free port."""
     import ray
 
     with socket.socket() as free:
@@ -15,9 +15,9 @@ def address_here() -> tuple[str, int]:
 
 
 def use_interface() -> None:
-    """On a node: let torch.distributed use the interface of that address, where its user has named none.
+    """On a node: make torch.distributed use the interface of that address, unless the user has named one.
 
-    By itself it takes the one that the host's name stands for, which on many machines is the loopback.
+    By default it takes the interface that the host name resolves to, which on many machines is the loopback.
     """
     import ray
 
@@ -27,7 +27,7 @@ def use_interface() -> None:
 
 
 def interface_of(address: str) -> str:
-    """The network interface with an IPv4 address; empty if none is found."""
+    """The network interface that has an IPv4 address; empty if none is found."""
     try:
         import fcntl
     except ImportError:  # not on this system
@@ -38,7 +38,7 @@ def interface_of(address: str) -> str:
             try:
                 # SIOCGIFADDR of Linux: the address is at byte 20 of the answer.
                 answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # has none
+            except OSError:  # has no address
                 continue
             one = socket.inet_ntoa(answer[20:24])
             # All of 127.0.0.0/8 is the loopback.

@@ -1,4 +1,4 @@
-"""Call functions as Ray tasks: each in a process of its own, with CPUs of its own; what dies starts again."""
+"""Call functions as Ray tasks, each in a process of its own, with CPUs of its own; calls that die are restarted."""
 
 import contextlib
 import dataclasses
@@ -18,13 +18,13 @@ from firth.errors import ConfigError, FirthError, TrainingError
 from firth.files import lock
 from firth.progress import Status
 
-# Times that a call starts again whose process or node died.
+# How often a call is restarted if its process or node dies.
 RETRIES = 3
-# Seconds that calls may take to save and end when they are asked to.
+# Seconds that calls may take to save and end when asked to.
 _STOP_S = 120.0
-# Seconds that a dead process may hold its folder, and the variable of a call that waits for that.
+# Seconds that a dead process may hold its folder, and the variable that tells a restarted call to wait for that.
 _FREE_S, _AGAIN = 60.0, "FIRTH_STARTED_AGAIN"
-# Seconds between looks at whether the head still lives.
+# Seconds between checks whether the head is still alive.
 _LOOK_S = 2.0
 
 
@@ -32,9 +32,9 @@ _LOOK_S = 2.0
 class Call:
     """A function of a module, as ``module:name``, and its arguments, which are plain data.
 
-    ``folder``: that the function locks, as it alone writes there. ``log``: the file there, if any, in which it says how
-    far it is. ``cpus``: that it has for itself, as many threads. ``gpus``: that it alone sees. ``environment``: further
-    variables.
+    ``folder``: the folder that the function locks, as the only one to write there. ``log``: the file there, if any, to
+    which it writes its progress. ``cpus``: CPUs for it alone, and its number of threads. ``gpus``: GPUs that only it
+    sees. ``environment``: further variables.
     """
 
     function: str
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a call ended: with a ``value``, or with a ``problem``. ``lost``: because its process or node died."""
+    """The outcome of a call: a ``value`` or a ``problem``. ``lost``: the problem is that its process or node died."""
 
     value: Any = None
     problem: BaseException | None = None
@@ -56,10 +56,10 @@ class Ended:
 
 
 def start(call: Call, **options: Any) -> Any:
-    """Start a call; returns Ray's reference to its end. ``options``: further ones of the Ray task."""
+    """Start a call; returns Ray's reference to its result. ``options``: further options of the Ray task."""
     import ray
 
-    # Its process ends with it: what it leaves in memory is none of the next one's. Who starts it again decides that.
+    # Its process ends with it, so that nothing is left in memory for the next one. Retries are left to the caller.
     task = ray.remote(max_calls=1)(_perform).options(
         num_cpus=call.cpus, num_gpus=call.gpus, max_retries=0, name=call.function, **options
     )
@@ -68,14 +68,14 @@ def start(call: Call, **options: Any) -> Any:
 
 
 def ended(reference: Any) -> Ended:
-    """How a finished call ended; its errors are those that it raised."""
+    """Return the outcome of a finished call, with the error that it raised."""
     import ray
 
     try:
         found = ray.get(reference)
     except ray.exceptions.TaskCancelledError:
         return Ended(problem=KeyboardInterrupt())
-    except ray.exceptions.RayTaskError as error:  # it could not even begin
+    except ray.exceptions.RayTaskError as error:  # it could not even start
         return Ended(problem=RuntimeError(str(error)))
     except ray.exceptions.OutOfMemoryError:
         return Ended(problem=TrainingError("its node ran out of memory, so Ray ended its process"), lost=True)
@@ -85,7 +85,7 @@ def ended(reference: Any) -> Ended:
         return Ended(problem=TrainingError(what), lost=True)
     if "value" in found:
         return Ended(found["value"])
-    if found["kind"] == "KeyboardInterrupt":  # nobody here asked for it
+    if found["kind"] == "KeyboardInterrupt":  # not requested from here
         return Ended(problem=TrainingError("its node shuts down"), lost=True)
     if found["kind"]:
         return Ended(problem=getattr(firth.errors, found["kind"])(found["text"]))
@@ -93,11 +93,11 @@ def ended(reference: Any) -> Ended:
 
 
 def wait(references: Sequence[Any], cluster: Cluster, seconds: float = _LOOK_S) -> list[Any]:
-    """Wait for calls to end; returns those that did, which may be none yet. TrainingError without a head."""
+    """Wait for calls to end; returns those that have ended, possibly none. TrainingError if the head is lost."""
     import ray
 
     done, _ = ray.wait(list(references), num_returns=1, timeout=seconds)
-    if done:  # no more than one, though others may have ended too
+    if done:  # at most one, though others may have ended too
         done, _ = ray.wait(list(references), num_returns=len(references), timeout=0)
     else:
         cluster.check()
@@ -105,7 +105,7 @@ def wait(references: Sequence[Any], cluster: Cluster, seconds: float = _LOOK_S) 
 
 
 def stop(references: Sequence[Any], cluster: Cluster, show: Callable[[], None] = lambda: None) -> None:
-    """Ask calls to save and end, as Ctrl-C does, and wait until they did; after two minutes, or a second Ctrl-C, kill.
+    """Ask calls to save and end, as Ctrl-C does, and wait for them; after two minutes, or a second Ctrl-C, kill them.
 
     ``show``: called while waiting.
     """
@@ -143,7 +143,7 @@ class Calls:
         self._running[start(call)] = name, call, 0
 
     def next(self) -> tuple[str, Ended]:
-        """Wait for the next call to end; one whose process or node died is started again, at most RETRIES times."""
+        """Wait for the next call to end; one whose process or node died is restarted, at most RETRIES times."""
         while True:
             done = wait(list(self._running), self.cluster)[:1]
             if done:
@@ -160,13 +160,13 @@ class Calls:
                 self._running[start(again)] = name, again, retried + 1
 
     def stop(self) -> None:
-        """Ask all that run to save and end."""
+        """Ask all running calls to save and end."""
         self._status.clear()
         stop(list(self._running), self.cluster)
         self._running.clear()
 
     def values(self, calls: Mapping[str, Call]) -> Iterator[tuple[str, Any]]:
-        """Run calls by name; yields name and value of each as it ends. The first error stops the others, as Ctrl-C."""
+        """Run calls by name; yields name and value of each as it ends. The first error, or Ctrl-C, stops the others."""
         try:
             for name, call in calls.items():
                 self.start(name, call)
@@ -184,7 +184,7 @@ class Calls:
 def wait_until_free(folder: Path) -> None:
     """Wait until no process holds the lock of a folder: one that died with its node may take a moment to end.
 
-    After a minute the error of whoever locks it next says that it is in use.
+    It gives up after a minute; whoever locks the folder next then gets the error that it is in use.
     """
     give_up_s = time.monotonic() + _FREE_S
     while folder.is_dir() and time.monotonic() < give_up_s:
@@ -198,9 +198,9 @@ def wait_until_free(folder: Path) -> None:
 def _perform(
     function: str, arguments: dict[str, Any], folder: str, here: str, environment: dict[str, str]
 ) -> dict[str, Any]:
-    """In a process on a node: call the function in the folder ``here``; errors come back as data.
+    """In a process on a node: call the function in the folder ``here``; errors are returned as data.
 
-    Not as exceptions: Ray would need their classes to be told apart from its own, and print their traces.
+    They are not raised: exceptions would have to be told apart from Ray's own, and Ray would print their tracebacks.
     """
     os.environ.update(environment)
     try:

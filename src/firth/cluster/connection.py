@@ -17,20 +17,20 @@ from firth.errors import ConfigError, TrainingError
 from firth.workers import cpu_count
 
 ADDRESS = "RAY_ADDRESS"
-# Bytes for shared objects of a Ray started here: texts and weights never go through it, and Ray takes no less.
+# Bytes for shared objects of a Ray started here: texts and weights never go through it, and Ray accepts no less.
 _STORE = 80 << 20
-# Seconds for a head to answer at its port, and how many times in a row it may fail to.
+# Seconds for a head to answer at its port, and how many failures in a row mean that it is lost.
 _ANSWER_S, _FAILURES = 5.0, 3
-# Variables of Ray's authentication, and the token of a Ray started here: one a process, since Ray remembers it.
+# Variables of Ray's authentication, and the token of a Ray started here: one per process, since Ray remembers it.
 _AUTHENTICATION, _OWN_TOKEN = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"), secrets.token_hex(32)
-# What breakpoint() calls.
+# The variable that says what breakpoint() calls.
 _DEBUGGER = "PYTHONBREAKPOINT"
 _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that works: its id, CPUs and GPUs."""
+    """A node that can run calls: its id, CPUs and GPUs."""
 
     id: str
     cpus: int
@@ -39,14 +39,14 @@ class Node:
 
 @dataclass(slots=True)
 class Cluster:
-    """A connected Ray cluster. ``head``: host and port that answer while it lives, None for one started here."""
+    """A connected Ray cluster. ``head``: host and port that answer while it is alive; None for one started here."""
 
     address: str
     head: tuple[str, int] | None
     _failures: int = 0
 
     def nodes(self) -> list[Node]:
-        """The nodes that live and have CPUs."""
+        """The nodes that are alive and have CPUs."""
         import ray
 
         alive = [(node["NodeID"], node["Resources"]) for node in ray.nodes() if node["Alive"]]
@@ -69,7 +69,7 @@ class Cluster:
         return self._failures > 0
 
     def check(self) -> None:
-        """TrainingError if the head does not answer any more: Ray itself would end this process without a word."""
+        """Raise TrainingError if the head no longer answers: Ray itself would end this process without a message."""
         if self.head is None:
             return
         try:
@@ -82,16 +82,17 @@ class Cluster:
 
 
 def connect_to(on: str, out: Path, tell: Callable[[str], None]) -> contextlib.AbstractContextManager[Cluster | None]:
-    """``connect``, or None where ``on`` names no cluster: the work is then done here."""
+    """Like ``connect``, but yields None if ``on`` names no cluster: the work is then done here."""
     return connect(on, out, tell) if on else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def connect(on: str, out: Path, tell: Callable[[str], None]) -> Iterator[Cluster]:
-    """Connect to the cluster that ``--on`` names, for work whose results are in the folder ``out``.
+    """Connect to the cluster that ``--on`` names, for work whose results go to the folder ``out``.
 
-    ``on``: ray (the cluster at RAY_ADDRESS, else a Ray on this machine for as long as this lasts) or ray://HOST:10001.
-    ConfigError without Ray, without a cluster at the address, for other versions, and where nodes do not see ``out``.
+    ``on``: ray (the cluster at RAY_ADDRESS, else a Ray on this machine for the duration of the context) or
+    ray://HOST:10001. ConfigError without Ray, without a cluster at the address, for other versions, and if a node does
+    not see ``out``.
     """
     if on != "ray" and not on.startswith("ray://"):
         raise ConfigError(f"--on {on}: expected ray or an address such as ray://head:10001")
@@ -118,7 +119,7 @@ def connect(on: str, out: Path, tell: Callable[[str], None]) -> Iterator[Cluster
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)  # Ray sets its own, which would not let runs save
             if debugger is None:
-                os.environ.pop(_DEBUGGER, None)  # Ray's would stay when its connection has ended
+                os.environ.pop(_DEBUGGER, None)  # Ray's would remain after its connection has ended
         cluster = Cluster(address or "this machine", head or _gcs(address))
         try:
             _check_nodes(cluster, out)
@@ -127,17 +128,17 @@ def connect(on: str, out: Path, tell: Callable[[str], None]) -> Iterator[Cluster
             tell(f"Ray at {cluster.address}: {cluster.cpus} CPUs on {where}")
             yield cluster
         finally:
-            # Of a cluster without a head, shutting down would wait for it.
+            # If the head is lost, shutting down would wait for it.
             if not cluster.lost:
                 ray.shutdown()
 
 
 @contextlib.contextmanager
 def own_token() -> Iterator[None]:
-    """Inside, a Ray started here has a token of its own, unless the user has decided on that.
+    """A context in which a Ray started here has a token of its own, unless the user has configured authentication.
 
     Ray itself would write one to the home folder and demand it of every node that this process starts from then on,
-    also of clusters that have none: their heads could place nothing there.
+    even for clusters that have none: their heads could place nothing there.
     """
     before = {name: os.environ.get(name) for name in _AUTHENTICATION}
     if not any(before.values()):
@@ -168,7 +169,7 @@ def _options(address: str) -> dict[str, Any]:
 
 
 def _hush() -> None:
-    """Keep Ray's own messages off stdout, where results go: what matters of them is said here."""
+    """Keep Ray's own messages off stdout, where results go: what matters in them is reported here."""
     from ray._private import worker
 
     if hasattr(worker, "print_to_stdstream"):
@@ -190,14 +191,14 @@ def _head(address: str) -> tuple[str, int] | None:
 
 
 def _gcs(address: str) -> tuple[str, int] | None:
-    """Where the head of a cluster that Ray itself found answers."""
+    """Host and port of the head, for a cluster that Ray itself found."""
     import ray
 
     return _head(ray.get_runtime_context().gcs_address) if address and not address.startswith("ray://") else None
 
 
 def _refused(address: str, error: Exception) -> ConfigError:
-    """Why there is no connection, in one line."""
+    """Return the error that says in one line why there is no connection."""
     found: BaseException | None = error
     while found is not None:
         if len(versions := _VERSIONS.findall(str(found))) == 2:
@@ -209,11 +210,11 @@ def _refused(address: str, error: Exception) -> ConfigError:
 
 
 def _check_nodes(cluster: Cluster, out: Path) -> None:
-    """ConfigError for a node without this Firth, or one that does not see a file written beside ``out``."""
+    """Raise ConfigError for a node without this version of Firth, or one that does not see a file near ``out``."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # Within a function, so that it travels whole: a node may have no Firth to find it in.
+    # A nested function, so that Ray sends its code along: a node may have no Firth to import it from.
     def look(marker: str, here: str) -> tuple[str, str, str]:
         import importlib.metadata as installed
         import os.path
@@ -229,7 +230,7 @@ def _check_nodes(cluster: Cluster, out: Path) -> None:
     nodes = cluster.nodes()
     if not nodes:
         raise ConfigError(f"the Ray cluster at {cluster.address} has no node with CPUs")
-    # The folder itself is new: the first one above it that exists.
+    # The folder itself is new: use the nearest one above it that exists.
     above = next(folder for folder in out.absolute().parents if folder.is_dir())
     marker = above / f".firth-{secrets.token_hex(8)}"
     marker.touch(exist_ok=False)

@@ -1,10 +1,10 @@
-"""The released encoder of CoVe: a flat table of PyTorch's LSTM, as salesforce/cove reads it.
+"""The released encoder of CoVe: a flat table of a PyTorch LSTM's weights, as salesforce/cove reads it.
 
 weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0      layer 0 from left to right: (4 × hidden, width) …
 …_reverse                                               from right to left
 …_l1, …_l1_reverse                                      the layer above, which reads both: (4 × hidden, 2 × hidden)
 
-Source: specification of checkpoint formats §5. Gates lie as in PyTorch. There are no words in the file, and no decoder.
+Source: specification of checkpoint formats §5. Gates are ordered as in PyTorch. The file has no words and no decoder.
 """
 
 import re
@@ -21,14 +21,14 @@ _NAME = re.compile(r"(?:weight|bias)_[ih]h_l(\d+)(?:_reverse)?")
 
 
 def is_mtlstm(path: Path) -> bool:
-    """Whether a file holds an LSTM and nothing else by PyTorch's names; CheckpointError for one that is no table."""
+    """Whether a file holds an LSTM under PyTorch's names; CheckpointError for a file that is not a table."""
     if not path.is_file() or path.suffix not in _SUFFIXES:
         return False
     return any(_NAME.fullmatch(name) for name in read_pickle(path))
 
 
 def read_mtlstm(path: Path, vocab_size: int) -> tuple[MtLstmConfig, dict[str, Tensor]]:
-    """The sizes, and the layers' tensors under our names; CheckpointError names what does not fit."""
+    """Read the sizes, and the layers' tensors under our names; CheckpointError names what does not fit."""
     found = read_pickle(path)
     for name in ("weight_ih_l0", "weight_hh_l0"):
         if not isinstance(found.get(name), Tensor) or found[name].dim() != 2:
@@ -56,7 +56,7 @@ def read_mtlstm(path: Path, vocab_size: int) -> tuple[MtLstmConfig, dict[str, Te
 
 
 def _shapes(config: MtLstmConfig) -> dict[str, tuple[int, ...]]:
-    """Their names and shapes."""
+    """Names and shapes of all tensors in the file."""
     gates, hidden = 4 * config.hidden_width, config.hidden_width
     found: dict[str, tuple[int, ...]] = {}
     for number in range(config.n_layers):
@@ -68,7 +68,7 @@ def _shapes(config: MtLstmConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _ours(name: str) -> str:
-    """``weight_ih_l1_reverse`` -> ``encoder.layers.1.weight_ih_l0_reverse``: each layer is a module of one."""
+    """``weight_ih_l1_reverse`` -> ``encoder.layers.1.weight_ih_l0_reverse``: each layer is a one-layer module."""
     match = _NAME.fullmatch(name)
     assert match is not None
     return f"encoder.layers.{match[1]}.{name.replace(f'_l{match[1]}', '_l0')}"

@@ -1,15 +1,15 @@
 """The published ELMo: ``options.json`` and ``weights.hdf5``, as allenai/bilm-tf and AllenNLP read them.
 
 char_embed                                       (261, character width)
-CNN/W_cnn_k, CNN/b_cnn_k                         (1, size, character width, number), of each size of filters
+CNN/W_cnn_k, CNN/b_cnn_k                         (1, size, character width, number), for each filter size
 CNN_high_l/W_carry, b_carry, W_transform, …      "carry" is the gate of the transform
-CNN_proj/W_proj, b_proj                          only where the filters are not as many as the width
+CNN_proj/W_proj, b_proj                          only if the number of filters differs from the width
 RNN_d/RNN/MultiRNNCell/Cellj/LSTMCell/           d 0: forward, 1: backward
     W_0, B                                       (input + state, 4 cells), columns i, j, f, o
     W_P_0                                        (cells, width)
 
-Source: specification of checkpoint formats §4, read off files of the original code. Matrices are (in, out). There is no
-output layer in these files, and no vocabulary is needed: any word is read by its characters.
+Source: specification of checkpoint formats §4, derived from files of the original code. Matrices are (in, out). These
+files have no output layer, and no vocabulary is needed: any word is read by its characters.
 """
 
 import json
@@ -31,15 +31,15 @@ from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import WORDS
 
 OPTIONS, WEIGHTS = "options.json", "weights.hdf5"
-# What the vocabulary files of the original code call the special words.
+# Names of the special words in vocabulary files of the original code.
 _MARKS = ("<S>", "</S>", "<UNK>")
-# The ids of characters in these options count one more, which stands for no word at all.
+# The number of characters in these options counts one more id, which means "no word".
 _N_CHARACTERS = N_CHARACTERS + 1
 _KEYS = {
     "lstm": {"cell_clip", "dim", "n_layers", "proj_clip", "projection_dim", "use_skip_connections"},
     "char_cnn": {"activation", "embedding", "filters", "max_characters_per_token", "n_characters", "n_highway"},
 }
-_MOST_RATIO = 1100  # deflate makes a run of zeros a thousandth of its size
+_MOST_RATIO = 1100  # deflate compresses a run of zeros about a thousandfold
 _CELL = "RNN_{direction}/RNN/MultiRNNCell/Cell{number}/LSTMCell/"
 
 Array = np.ndarray
@@ -47,7 +47,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One of their arrays: its name and shape, our tensors in it, and the way there and back."""
+    """An array in the file: its name and shape, our tensors in it, and the conversion in both directions."""
 
     theirs: str
     shape: tuple[int, ...]
@@ -57,10 +57,10 @@ class _Part:
 
 
 def find_parts(place: Path) -> tuple[Path, Path] | None:
-    """The options and the weights that a path means: a folder with one of each, or either file; None if neither.
+    """Find the options and the weights at a path: a folder with one of each, or either file; None for anything else.
 
-    Published files are named ``…options.json`` and ``…weights.hdf5``, with the same beginning or without any.
-    CheckpointError where it cannot be told which belong together.
+    Published files are named ``…options.json`` and ``…weights.hdf5``, with the same prefix or none.
+    CheckpointError if it is unclear which ones belong together.
     """
     if place.is_dir():
         weights, options = sorted(place.glob(f"*{WEIGHTS}")), sorted(place.glob(f"*{OPTIONS}"))
@@ -78,7 +78,7 @@ def find_parts(place: Path) -> tuple[Path, Path] | None:
 
 
 def missing_half(folder: Path) -> str:
-    """Which of the two files a folder lacks, in words; empty if it has none or both."""
+    """Describe which of the two files a folder lacks; empty if it has none or both."""
     for found, other in ((WEIGHTS, OPTIONS), (OPTIONS, WEIGHTS)):
         if (files := sorted(folder.glob(f"*{found}"))) and not any(folder.glob(f"*{other}")):
             return f"has {files[0].name}, but no …{other}: ELMo is both files, put the other one beside it"
@@ -86,7 +86,7 @@ def missing_half(folder: Path) -> str:
 
 
 def _of_one_name(file: Path, others: list[Path]) -> Path:
-    """The one that belongs to ``file``: the only one, or that with the same beginning."""
+    """Return the one that belongs to ``file``: the only one, or the one with the same prefix."""
     begin = file.name.removesuffix(OPTIONS).removesuffix(WEIGHTS)
     same = [other for other in others if other.name in (begin + OPTIONS, begin + WEIGHTS)]
     found = same or others
@@ -97,10 +97,10 @@ def _of_one_name(file: Path, others: list[Path]) -> Path:
 
 
 def read_elmo(options: Path, weights: Path, vocab_size: int) -> tuple[BilmConfig, dict[str, Tensor]]:
-    """The sizes, and the encoder's tensors (our names); CheckpointError names what does not fit."""
+    """Read the sizes, and the encoder's tensors under our names; CheckpointError names what does not fit."""
     config = _config(options, vocab_size)
     arrays = _read_arrays(weights)
-    # Before anything is made of the sizes: each layer has arrays of its own.
+    # Check the numbers of layers before using them: each layer has arrays of its own.
     for name, n in (("lstm.n_layers", config.n_layers), ("char_cnn.n_highway", config.n_highways)):
         if n > len(arrays):
             raise CheckpointError(f"{options} says {name} {n:,}, but {weights.name} has {len(arrays)} arrays in all")
@@ -127,7 +127,7 @@ def read_elmo(options: Path, weights: Path, vocab_size: int) -> tuple[BilmConfig
 
 
 def write_elmo(folder: Path, config: BilmConfig, state: Mapping[str, Tensor]) -> None:
-    """The two files of an encoder in an existing folder."""
+    """Write the two files of an encoder into an existing folder."""
     import h5py
 
     filters = [list(pair) for pair in config.filters]
@@ -138,7 +138,7 @@ def write_elmo(folder: Path, config: BilmConfig, state: Mapping[str, Tensor]) ->
             "projection_dim": config.width,
             "dim": config.cells,
             "n_layers": config.n_layers,
-            # Absent is none; 0 would hold everything at 0.
+            # An absent key means no clipping; 0 would clip everything to 0.
             **{name: clip for name, clip in clips.items() if clip},
         },
         "char_cnn": {
@@ -158,7 +158,7 @@ def write_elmo(folder: Path, config: BilmConfig, state: Mapping[str, Tensor]) ->
 
 
 def read_vocabulary(file: Path) -> Tokenizer:
-    """A tokenizer from a vocabulary file of the original code: one word a line, the special ones among the first."""
+    """Build a tokenizer from a vocabulary file of the original code: one word per line, special ones included."""
     try:
         lines = read_whole(file).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -175,12 +175,12 @@ def read_vocabulary(file: Path) -> Tokenizer:
 
 
 def spaced_words(words: list[str]) -> Tokenizer:
-    """A tokenizer of the words between white space, as published models read text: cased, and nothing is changed."""
+    """Build a tokenizer that splits text at white space, as published models read it: cased, with words unchanged."""
     return Tokenizer.from_spaced_words([*WORDS.specials, *words])
 
 
 def _config(options: Path, vocab_size: int) -> BilmConfig:
-    """The sizes of an options file, every one of which is known."""
+    """Read the sizes from an options file; CheckpointError for any unknown option in its tables."""
     found, where = read_json(options), str(options)
     if not isinstance(found.get("lstm"), dict) or not isinstance(found.get("char_cnn"), dict):
         raise CheckpointError(f"{where}: expected the tables lstm and char_cnn; models without characters are not read")
@@ -227,7 +227,7 @@ def _activation(name: object, where: str) -> Any:
 
 
 def _parts(config: BilmConfig) -> Iterator[_Part]:
-    """All arrays of a model."""
+    """Yield all arrays of a model."""
     width, n_filters = config.width, sum(n for _, n in config.filters)
     words = "encoder.words."
     yield _plain("char_embed", (N_CHARACTERS, config.character_width), f"{words}embedding.weight")
@@ -268,13 +268,13 @@ def _turned(theirs: str, shape: tuple[int, ...], ours: str) -> _Part:
 
 
 def _other_order(x: Array) -> Array:
-    """Gates along the first axis in the order i, j, f, o as i, f, j, o, and the other way round."""
+    """Reorder gates along the first axis from i, j, f, o to i, f, j, o, or back."""
     i, second, third, o = np.split(x, 4)
     return np.concatenate([i, third, second, o])
 
 
 def _read_arrays(path: Path) -> dict[str, Array]:
-    """All arrays of an HDF5 file, float32. Nothing outside of the file is followed, nothing larger than it is made."""
+    """Read all arrays of an HDF5 file, as float32; refuses links, external data and arrays too large for the file."""
     import h5py
 
     found: dict[str, Array] = {}
@@ -297,11 +297,11 @@ def _read_arrays(path: Path) -> dict[str, Array]:
 
     try:
         n_bytes = path.stat().st_size
-        if not path.is_file():  # a pipe would wait for its writer
+        if not path.is_file():  # opening a pipe would wait for its writer
             raise OSError("not a regular file")
         with h5py.File(path, "r") as file:
             visit(file, "")
-    # Of a damaged file the library raises any of these, by where the damage is.
+    # For a damaged file the library raises any of these, depending on where the damage is.
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, MemoryError) as error:
         raise CheckpointError(f"{path} cannot be read as HDF5: {error}") from None
     return found

@@ -1,10 +1,10 @@
 """fastai's released language models, of both generations: a file of weights and a list of words.
 
-fwd_wt103.h5, bwd_wt103.h5       fastai 0.7: a pickle of torch, whatever its name says; itos_wt103.pkl
-lstm_fwd.pth, lstm_bwd.pth       fastai 1 and 2: the same, maybe with the optimiser's state; itos_wt103.pkl
+fwd_wt103.h5, bwd_wt103.h5       fastai 0.7: a torch pickle, despite its suffix; itos_wt103.pkl
+lstm_fwd.pth, lstm_bwd.pth       fastai 1 and 2: the same, possibly with the optimiser's state; itos_wt103.pkl
 
 Source: specification of checkpoint formats §6. Nothing in the files is executed: the weights are read as tensors
-alone, and of the pickle of words only the operations that a list of text needs, each by its name.
+only, and in the pickle of words only the operations needed for a list of text are accepted, each by name.
 """
 
 import json
@@ -24,18 +24,18 @@ from firth.errors import CheckpointError
 from firth.models.config import AwdLstmConfig
 
 SUFFIXES = (".h5", ".pth")
-_KERAS = "tf_model.h5"  # transformers' weights for TensorFlow, which nothing here reads
+_KERAS = "tf_model.h5"  # transformers' weights for TensorFlow, which are not read here
 
 _WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 _LAYER = re.compile(r"rnns\.(\d+)\.(?:module\.)?(\w+?)(_raw)?")
-# Repeats of the embedding, under the names of both generations.
+# Copies of the embedding, under the names of both generations.
 _COPIES = ("encoder_with_dropout.embed.weight", "encoder_dp.emb.weight", "decoder.weight")
 
 
 def find_fastai(path: Path) -> Path | None:
-    """The weights of a released model: ``path`` itself, or the only such file of that folder; None if it is no such.
+    """Find the weights of a released model: ``path`` itself, or the only such file in that folder; None otherwise.
 
-    A list of words (``itos…``) lies beside them, maybe several.
+    One or more lists of words (``itos…``) are next to them.
     """
     files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     found = [file for file in files if file.suffix in SUFFIXES and _lists_beside(file)]
@@ -43,7 +43,7 @@ def find_fastai(path: Path) -> Path | None:
 
 
 def missing_words(folder: Path) -> str:
-    """What a folder with weights and no list of words lacks, in words; empty for any other."""
+    """Describe what a folder with weights but no list of words lacks; empty for any other folder."""
     weights = [file.name for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES and file.name != _KERAS]
     if not weights or any(folder.glob("*itos*")) or any((folder / file).is_file() for file in FILES):
         return ""
@@ -54,9 +54,9 @@ def missing_words(folder: Path) -> str:
 
 
 def find_words(weights: Path) -> Path:
-    """The list of words of a file of weights: the only one beside it, or the one whose name has most in common with it.
+    """Find the list of words for a file of weights: the only one next to it, or the one with the most similar name.
 
-    Parts of a name count, such as ``fwd`` and ``bwd``. CheckpointError where there is none, or it cannot be told.
+    Parts of a name are compared, such as ``fwd`` and ``bwd``. CheckpointError if there is none, or it is ambiguous.
     """
     lists = _lists_beside(weights)
     common = [len(_parts(weights) & _parts(file)) for file in lists]
@@ -71,7 +71,7 @@ def find_words(weights: Path) -> Path:
 
 
 def _lists_beside(weights: Path) -> list[Path]:
-    """All lists of words in the folder of a file; of one in several forms text, or JSON, rather than a pickle."""
+    """Find all lists of words in a file's folder; if one has several forms, text or JSON is preferred to a pickle."""
     forms = {file.stem: file for suffix in (".pkl", ".json", ".txt") for file in weights.parent.glob(f"*itos*{suffix}")}
     return [forms[name] for name in sorted(forms)]
 
@@ -82,9 +82,9 @@ def _parts(file: Path) -> set[str]:
 
 
 def read_fastai(weights: Path) -> tuple[AwdLstmConfig, dict[str, Tensor], Findings]:
-    """Sizes and tensors under our names, and what was found; CheckpointError for whatever does not fit.
+    """Read the sizes, the tensors under our names, and findings; CheckpointError for anything that does not fit.
 
-    Which direction a model reads in only its file's name says.
+    Only the file's name tells in which direction a model reads.
     """
     found = _plain_names(read_pickle(weights), str(weights))
     layers = _layers(found, str(weights))
@@ -109,7 +109,7 @@ def read_fastai(weights: Path) -> tuple[AwdLstmConfig, dict[str, Tensor], Findin
 
 
 def _plain_names(found: Mapping[str, Any], where: str) -> dict[str, Tensor]:
-    """Tensors under the names of an encoder alone: of a whole model there are ``0.`` and ``1.`` before them."""
+    """Return the tensors under the names of an encoder alone: a whole model prefixes them with ``0.`` and ``1.``."""
     state = found.get("model", found)
     if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
         raise CheckpointError(f"{where}: expected tensors by name, or such a table under 'model'")
@@ -117,7 +117,7 @@ def _plain_names(found: Mapping[str, Any], where: str) -> dict[str, Tensor]:
 
 
 def _layers(found: dict[str, Tensor], where: str) -> list[dict[str, Tensor]]:
-    """The weights of each LSTM layer, taken out of ``found``; the raw recurrent matrix is the one that was learnt."""
+    """Take the weights of each LSTM layer out of ``found``; the raw recurrent matrix is the trained one."""
     layers: dict[int, dict[str, Tensor]] = {}
     for name in list(found):
         match = _LAYER.fullmatch(name)
@@ -143,7 +143,7 @@ def _take(found: dict[str, Tensor], name: str, where: str) -> Tensor:
 
 
 def _config(embedding: Tensor, layers: list[dict[str, Tensor]], backward: bool, where: str) -> AwdLstmConfig:
-    """The sizes that the shapes say, every shape checked."""
+    """Infer the sizes from the shapes, and check every shape."""
     if embedding.dim() != 2:
         raise CheckpointError(f"{where}: encoder.weight has shape {tuple(embedding.shape)}, expected (words, width)")
     (n_words, width), hidden_width = embedding.shape, layers[0]["weight_hh_l0"].shape[-1]
@@ -163,13 +163,13 @@ def _config(embedding: Tensor, layers: list[dict[str, Tensor]], backward: bool, 
 
 
 def read_words_file(file: Path) -> list[str]:
-    """The list of words: a word a line (.txt), a JSON list, or a pickle of a list of text and nothing else."""
+    """Read the list of words: one word per line (.txt), a JSON list, or a pickle of only a list of text."""
     try:
         data = read_whole(file)
         if file.suffix == ".pkl":
             words: Any = _unpickled(data, file)
         else:
-            # As an editor on Windows may have left it.
+            # A Windows editor may have added a byte order mark and carriage returns.
             text = data.decode("utf-8-sig").replace("\r\n", "\n")
             words = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
     except OSError as error:
@@ -188,7 +188,7 @@ _IDLE = {"PROTO", "FRAME"}
 
 
 def _unpickled(data: bytes, file: Path) -> list[Any]:
-    """The list that a pickle spells out; any operation but those for lists and text is refused, unread."""
+    """Interpret a pickle of a list of text; any operation not needed for lists and text is refused, not executed."""
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}

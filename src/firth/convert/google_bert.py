@@ -1,7 +1,7 @@
 """BERT as google-research/bert writes it: configuration keys and variable names.
 
 Source: specification of checkpoint formats §1.3, of BERT §1. Our queries, keys and values are one matrix; theirs are
-three. Every ``…/kernel`` is (in, out) in the file and is turned over at this border; the ``output_weights`` of heads
+three. Every ``…/kernel`` is (in, out) in the file and is transposed here; the ``output_weights`` of heads
 are (out, in) on both sides.
 """
 
@@ -18,7 +18,7 @@ from firth.convert.renames import Rename, expand
 from firth.errors import CheckpointError, ConfigError
 from firth.models.config import BertConfig
 
-# Every published configuration says these. The code's own default for type_vocab_size is 16, not the published 2.
+# Every published configuration has these. The code's own default for type_vocab_size is 16, not the published 2.
 SIZE_KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "width",
@@ -34,7 +34,7 @@ RATE_KEYS = {
     "initializer_range": "init_range",
 }
 ACTIVATION_NAMES = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear", "": "linear"}
-# Not in the file: the default of the LayerNorm that their code calls.
+# Not in the file: the default of the LayerNorm in their code.
 NORM_EPSILON = 1e-12
 
 _SELF = "bert/encoder/layer_{i}/attention/self/"
@@ -74,7 +74,7 @@ ENCODER: tuple[Rename, ...] = (
     *_norm(_LAYER + "output", _BLOCK + "feed_forward_norm"),
     *_both("bert/pooler/dense", "encoder.pooler"),
 )
-# By what ``find_task`` says of a checkpoint. "encoder": none of the heads, so that they have to be made anew.
+# Keyed by the result of ``find_task``. "encoder": the checkpoint has no head, so heads are randomly initialised.
 BARE = "encoder"
 TASK_NAMES: dict[str, tuple[Rename, ...]] = {
     BARE: ENCODER,
@@ -96,7 +96,7 @@ def is_weight(name: str) -> bool:
 
 
 def find_task(names: Iterable[str], where: str) -> str:
-    """The key of TASK_NAMES that the heads among ``names`` speak for."""
+    """Return the key of TASK_NAMES that matches the heads among ``names``."""
     found = set(names)
     if "bert/embeddings/word_embeddings" not in found:
         raise CheckpointError(
@@ -125,7 +125,7 @@ _NUMBERED = re.compile(r"bert/encoder/layer_([0-9]+)/")
 
 
 def check_sizes(config: BertConfig, state: Mapping[str, np.ndarray], where: str) -> None:
-    """CheckpointError if the weights are of other sizes than ``bert_config.json`` says, in its words."""
+    """Raise CheckpointError, with the keys of ``bert_config.json``, if its sizes differ from those of the weights."""
     renames.check_sizes(
         config, state, where, keys=SIZE_KEYS, sizes=_SIZES, numbered=_NUMBERED, layers="num_hidden_layers"
     )
@@ -134,11 +134,11 @@ def check_sizes(config: BertConfig, state: Mapping[str, np.ndarray], where: str)
 def config_from_google(
     theirs: Mapping[str, Any], where: str, gelu: Literal["gelu", "gelu_tanh"] = "gelu"
 ) -> BertConfig:
-    """Our configuration from ``bert_config.json``; keys that say nothing about the computation are ignored.
+    """Convert ``bert_config.json`` to our configuration; keys that do not affect the computation are ignored.
 
     ``gelu``: what their "gelu" means. Their first release computed the exact form and their last the tanh
-    approximation, and no file says which one trained it. The exact form is what nearly everyone has used these
-    weights with since, so that published results and other people's fine-tuned copies are compared like with like.
+    approximation, and no file says which one it was trained with. Nearly everyone has since used these weights with the
+    exact form, so it makes results comparable with published ones and with other people's fine-tuned copies.
     """
     if missing := [key for key in SIZE_KEYS if key not in theirs]:
         raise CheckpointError(f"{where} lacks {', '.join(missing)}: it is not the bert_config.json of a BERT")
@@ -163,7 +163,7 @@ def config_from_google(
 
 
 def config_to_google(config: BertConfig) -> dict[str, Any]:
-    """``bert_config.json`` of a model that their code computes; both forms of gelu are "gelu" there."""
+    """Build ``bert_config.json`` for a model that their code can compute; both forms of gelu are "gelu" there."""
     if config.causal or config.norm_epsilon != NORM_EPSILON:
         what = "reads left to right" if config.causal else f"has norm_epsilon={config.norm_epsilon}"
         raise CheckpointError(f"the model {what}, which google-research/bert cannot compute: keep it in a model folder")
@@ -174,10 +174,10 @@ def config_to_google(config: BertConfig) -> dict[str, Any]:
 def to_ours(
     state: Mapping[str, np.ndarray], task: str, expected: Mapping[str, Tensor], n_layers: int, where: str
 ) -> dict[str, Tensor]:
-    """Their variables as float32 tensors under our names, shaped as ``expected``; strict in both directions.
+    """Convert their variables to float32 tensors under our names, shaped as ``expected``; strict in both directions.
 
-    ``task``: a key of TASK_NAMES. Of a bare encoder only the encoder's tensors are expected and returned. What is no
-    weight (``is_weight``) is left out. CheckpointError names what does not fit.
+    ``task``: a key of TASK_NAMES. For a bare encoder only the encoder's tensors are expected and returned. Variables
+    that are not weights (``is_weight``) are left out. CheckpointError names what does not fit.
     """
     rows = expand(TASK_NAMES[task], n_layers)
     if task == BARE:
@@ -191,7 +191,7 @@ def to_ours(
 
 
 def to_theirs(state: Mapping[str, Tensor], task: str, n_layers: int) -> dict[str, np.ndarray]:
-    """Our state as float32 arrays under their names; ``task`` is a key of TASK_NAMES."""
+    """Convert our state to float32 arrays under their names; ``task`` is a key of TASK_NAMES."""
     theirs = renames.to_theirs(state, expand(TASK_NAMES[task], n_layers))
     arrays = {name: tensor.detach().float().cpu().numpy() for name, tensor in theirs.items()}
     return {name: array.T if _is_turned(name) else array for name, array in arrays.items()}

@@ -1,10 +1,10 @@
 """BERT as transformers names it: configuration keys and tensor names.
 
-Source: specification of checkpoint formats §2. Our queries, keys and values are one matrix; theirs
-are three, laid below one another. Linear weights are (out, in) on both sides.
+Source: specification of checkpoint formats §2. Our queries, keys and values are one matrix: their
+three, stacked. Linear weights are (out, in) on both sides.
 
-Folders that others published differ in more: names without ``bert.``, ``gamma`` and ``beta``, buffers among the
-weights, heads and poolers left out. ``todays_names``, ``find_kind`` and ``absent_parts`` bring them to the tables.
+Folders published by others vary more: names without ``bert.``, ``gamma`` and ``beta``, buffers among the
+weights, missing heads and poolers. ``todays_names``, ``find_kind`` and ``absent_parts`` map them to the tables.
 """
 
 import re
@@ -44,7 +44,7 @@ CONFIG_KEYS = {
     "is_decoder": "causal",
 }
 
-# Their name of each activation; new models say "gelu" for the exact form.
+# Their names for the activations; new models use "gelu" for the exact form.
 ACTIVATION_NAMES = {
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -91,7 +91,7 @@ def _vocabulary_head(ours: str) -> tuple[Rename, ...]:
         *weight_and_bias("cls.predictions.transform.dense", f"{ours}.transform"),
         *weight_and_bias("cls.predictions.transform.LayerNorm", f"{ours}.norm"),
         ("cls.predictions.bias", f"{ours}.bias"),
-        # Repeats of the tied embedding and of the bias.
+        # Copies of the tied embedding and of the bias.
         ("cls.predictions.decoder.weight", None),
         ("cls.predictions.decoder.bias", None),
     )
@@ -99,7 +99,7 @@ def _vocabulary_head(ours: str) -> tuple[Rename, ...]:
 
 NAMES: tuple[Rename, ...] = (*ENCODER, *_vocabulary_head("mlm"), *weight_and_bias("cls.seq_relationship", "nsp"))
 CAUSAL_NAMES: tuple[Rename, ...] = (*ENCODER, *_vocabulary_head("lm"))
-# Fine-tuned models whose head is one linear layer on the top: by task, the names and the class that reads them.
+# Fine-tuned models whose head is one linear layer on top: the names, and the class that reads them, by task.
 _CLASSIFIER = (*ENCODER, *weight_and_bias("classifier", "head"))
 TASK_NAMES: dict[str, tuple[Rename, ...]] = {
     "classify": _CLASSIFIER,
@@ -125,7 +125,7 @@ _PROBLEM_TYPES = {
 
 
 def architecture(task: str, objective: Objective, untrained: Sequence[str]) -> str:
-    """The class of transformers that reads what the folder has learnt."""
+    """Return the transformers class that reads all trained parts of the folder."""
     if "mlm" in untrained or "lm" in untrained:
         return "BertModel"
     if task in ARCHITECTURES:
@@ -136,7 +136,7 @@ def architecture(task: str, objective: Objective, untrained: Sequence[str]) -> s
 
 
 def task_to_hf(task: str, options: Any) -> dict[str, Any]:
-    """What ``config.json`` says of a fine-tuned model besides its sizes."""
+    """Keys of ``config.json`` for a fine-tuned model, in addition to its sizes."""
     about: dict[str, Any] = {}
     if task in _PROBLEM_TYPES:
         about["problem_type"] = _PROBLEM_TYPES[task]
@@ -145,14 +145,14 @@ def task_to_hf(task: str, options: Any) -> dict[str, Any]:
     if labels := getattr(options, "labels", ()):
         about["id2label"] = {str(i): label for i, label in enumerate(labels)}
         about["label2id"] = {label: i for i, label in enumerate(labels)}
-    # Their head for answers has none.
+    # Their question-answering head has no dropout.
     if task in ARCHITECTURES and task != "answer":
         about["classifier_dropout"] = options.network.dropout
     return about
 
 
 def config_to_hf(config: BertConfig, architecture: str, pad_id: int) -> dict[str, Any]:
-    """``config.json`` of a model folder. Theirs never trains the embedding of ``pad_id``."""
+    """Build ``config.json`` of a model folder. Their code never trains the embedding of ``pad_id``."""
     theirs: dict[str, Any] = {key: getattr(config, ours) for key, ours in CONFIG_KEYS.items()}
     (theirs["hidden_act"], *_) = (name for name, ours in ACTIVATION_NAMES.items() if ours == config.activation)
     return {
@@ -165,7 +165,7 @@ def config_to_hf(config: BertConfig, architecture: str, pad_id: int) -> dict[str
 
 
 def config_from_hf(theirs: Mapping[str, Any], where: str) -> BertConfig:
-    """Our configuration from ``config.json``; keys that say nothing about the computation are ignored."""
+    """Convert ``config.json`` to our configuration; keys that do not affect the computation are ignored."""
     if theirs.get("model_type", MODEL_TYPE) != MODEL_TYPE:
         raise CheckpointError(f"{where}: model_type {theirs['model_type']!r}: this Firth reads {MODEL_TYPE!r} alone")
     for key, usual in _USUAL.items():
@@ -180,7 +180,7 @@ def config_from_hf(theirs: Mapping[str, Any], where: str) -> BertConfig:
     return from_dict(BertConfig, {**values, "activation": ACTIVATION_NAMES[name]}, where)
 
 
-# Keys that change what is computed, and their value in BERT; code of its own ("auto_map") may do anything.
+# Keys that change the computation, and their values in BERT; custom code ("auto_map") may do anything.
 _USUAL: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
@@ -197,7 +197,7 @@ _SIZES = (
 
 
 def check_sizes(config: BertConfig, state: Mapping[str, Tensor], where: str) -> None:
-    """CheckpointError if the weights are of other sizes than ``config.json`` says, in its words."""
+    """Raise CheckpointError, with the keys of ``config.json``, if its sizes differ from those of the weights."""
     renames.check_sizes(
         config, state, where, keys=CONFIG_KEYS, sizes=_SIZES, numbered=_NUMBERED, layers="num_hidden_layers"
     )
@@ -206,14 +206,14 @@ def check_sizes(config: BertConfig, state: Mapping[str, Tensor], where: str) -> 
 _NUMBERED = re.compile(r"bert\.encoder\.layer\.([0-9]+)\.")
 _BARE = re.compile(r"(embeddings|encoder|pooler)\.")
 _OLD_NORM = {"gamma": "weight", "beta": "bias"}
-# Numbers that follow from the sizes, which some versions saved.
+# Constants that follow from the sizes, which some versions saved.
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 _DECODER = "cls.predictions.decoder."
 _BIAS = "cls.predictions.bias"
 
 
 def todays_names(state: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """Published weights under the names of the tables; what follows from the sizes is left out."""
+    """Convert published weights to the names of the tables; buffers that follow from the sizes are left out."""
     found: dict[str, Tensor] = {}
     for name, tensor in state.items():
         today = f"bert.{name}" if _BARE.match(name) else name
@@ -231,9 +231,9 @@ def todays_names(state: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
 
 
 def drop_own_decoder(state: dict[str, Tensor]) -> bool:
-    """Take the masked-LM head out of ``state`` if its output matrix is not the embedding; whether it was so.
+    """Remove the masked-LM head from ``state`` if its output matrix is not the embedding; return whether it was.
 
-    Ours is the embedding, always: with another matrix that head would give other numbers.
+    Our output matrix is always the embedding: with it, that head would give different results.
     """
     pairs = ((_DECODER + "weight", "bert.embeddings.word_embeddings.weight"), (_DECODER + "bias", _BIAS))
     own = any(a in state and b in state and not torch.equal(state[a], state[b]) for a, b in pairs)
@@ -243,12 +243,12 @@ def drop_own_decoder(state: dict[str, Tensor]) -> bool:
     return own
 
 
-# Parts of ours that a published model may lack, by the beginning of their tensors' names: they are made anew.
+# Our parts that a published model may lack, which are then randomly initialised, and their tensors' prefixes.
 OPTIONAL_PARTS = {"encoder.pooler": "bert.pooler.", "mlm": "cls.predictions.", "lm": "cls.predictions."}
 
 
 def absent_parts(names: Collection[str], ours: Collection[str]) -> tuple[str, ...]:
-    """The parts among ``ours`` (our tensors' names) of which a published model has nothing at all."""
+    """Return the parts among ``ours`` (our tensors' names) that a published model lacks entirely."""
     return tuple(
         part
         for part, theirs in OPTIONAL_PARTS.items()
@@ -256,7 +256,7 @@ def absent_parts(names: Collection[str], ours: Collection[str]) -> tuple[str, ..
     )
 
 
-# The classes of fine-tuned models; what the head of the first is for, ``problem_type`` says.
+# The classes of fine-tuned models; ``problem_type`` tells the task of the first.
 _TASK_OF = {
     "BertForSequenceClassification": "classify",
     "BertForTokenClassification": "tag",
@@ -273,9 +273,9 @@ _CONFIGS: dict[str, type[Any]] = {
 
 
 def find_kind(theirs: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> tuple[str, str, Any]:
-    """System, task and options of a published model, by its weights and by what ``config.json`` calls it.
+    """Determine the system, task and options of a published model from its weights and the class in ``config.json``.
 
-    A pre-training head says what it is; a classifier may be any of four tasks, and the class decides.
+    A pre-training head identifies itself; a classifier may be any of several tasks, so the class decides.
     """
     named = theirs.get("architectures")
     classes = [name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str)]
@@ -299,7 +299,7 @@ def find_kind(theirs: Mapping[str, Any], state: Mapping[str, Tensor], where: str
 
 
 def _task_options(task: str, theirs: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> tuple[str, Any]:
-    """The task (of a classifier also which kind) and its options."""
+    """Return the task (for a classifier, also which kind) and its options."""
     if task == "answer":
         return task, AnswerConfig()
     head = state.get("classifier.weight")
@@ -322,7 +322,7 @@ def _task_options(task: str, theirs: Mapping[str, Any], state: Mapping[str, Tens
 
 
 def _kind_of_classifier(problem_type: Any, n_outputs: int, where: str) -> str:
-    """The task that a classifier of texts was trained for. One output and no word about it is a regression."""
+    """Return the task that a text classifier was trained for. One output without ``problem_type`` is a regression."""
     if problem_type is None:
         return "classify" if n_outputs > 1 else "regress"
     for task, name in _PROBLEM_TYPES.items():
@@ -333,7 +333,7 @@ def _kind_of_classifier(problem_type: Any, n_outputs: int, where: str) -> str:
 
 
 def _labels(named: Any, n_outputs: int, where: str) -> list[str]:
-    """The labels in the order of the outputs; without names, those that transformers would show."""
+    """Return the labels in the order of the outputs; without names, those that transformers would show."""
     if named is None:
         return [f"LABEL_{i}" for i in range(n_outputs)]
     numbers = [str(i) for i in range(n_outputs)]
@@ -343,7 +343,7 @@ def _labels(named: Any, n_outputs: int, where: str) -> list[str]:
 
 
 def _scheme(labels: Collection[str]) -> str:
-    """The scheme of a tagger's labels, as far as their names show it."""
+    """Return the scheme of a tagger's labels, as far as their names show it."""
     prefixes = {split_tag(label)[0] for label in labels}
     if "" in prefixes or "B" not in prefixes:
         return "plain"
@@ -374,5 +374,5 @@ BERT = HuggingFace(
     find_kind=find_kind,
     absent_parts=absent_parts,
 )
-# Other tools would pool the first token of a fine-tuned one, which knows nothing there.
+# Other tools would pool the first token of a fine-tuned model, which has seen no other token.
 BERT_LEFT_TO_RIGHT = replace(BERT, names=CAUSAL_NAMES, task_names={})

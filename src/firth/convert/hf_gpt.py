@@ -1,8 +1,8 @@
 """OpenAI GPT as transformers names it: configuration keys and tensor names.
 
 Source: specification of checkpoint formats §3. Their affine maps are convolutions of width 1, whose matrices are
-(in, out); queries, keys and values are one matrix on both sides. They have no head for fine-tuned models that is the
-same as ours: such folders hold our own names.
+(in, out); queries, keys and values are one matrix on both sides. None of their heads for fine-tuned models equals
+ours: such folders use our own names.
 """
 
 import re
@@ -54,13 +54,13 @@ NAMES: tuple[Rename, ...] = (
     *_affine(_LAYER + "mlp.c_fc", _BLOCK + "feed_forward"),
     *_affine(_LAYER + "mlp.c_proj", _BLOCK + "feed_forward_output"),
     *weight_and_bias(_LAYER + "ln_2", _BLOCK + "feed_forward_norm"),
-    # A repeat of the tied embedding.
+    # A copy of the tied embedding.
     ("lm_head.weight", None),
 )
 
 
 def config_to_hf(config: GptConfig, architecture: str, tokenizer: Tokenizer) -> dict[str, Any]:
-    """``config.json`` of a model folder."""
+    """Build ``config.json`` of a model folder."""
     theirs: dict[str, Any] = {key: getattr(config, ours) for key, ours in CONFIG_KEYS.items()}
     return {
         "model_type": MODEL_TYPE,
@@ -74,7 +74,7 @@ def config_to_hf(config: GptConfig, architecture: str, tokenizer: Tokenizer) -> 
 
 
 def config_from_hf(theirs: Mapping[str, Any], where: str) -> GptConfig:
-    """Our configuration from ``config.json``; keys that say nothing about the computation are ignored."""
+    """Convert ``config.json`` to our configuration; keys that do not affect the computation are ignored."""
     if theirs.get("model_type") != MODEL_TYPE:
         raise CheckpointError(f"{where}: model_type {theirs.get('model_type')!r}: expected {MODEL_TYPE!r}")
     for key, usual in _USUAL.items():
@@ -86,7 +86,7 @@ def config_from_hf(theirs: Mapping[str, Any], where: str) -> GptConfig:
     return from_dict(GptConfig, values, where)
 
 
-# Keys that change what is computed, and their values in GPT; code of its own ("auto_map") may do anything.
+# Keys that change the computation, and their values in GPT; custom code ("auto_map") may do anything.
 _USUAL: dict[str, tuple[Any, ...]] = {
     "afn": ("gelu", "gelu_new"),
     "tie_word_embeddings": (True, None),
@@ -95,26 +95,26 @@ _USUAL: dict[str, tuple[Any, ...]] = {
 
 
 def architecture(task: str, objective: Objective, untrained: Sequence[str]) -> str:
-    """The class of transformers that reads what the folder has learnt."""
+    """Return the transformers class that reads all trained parts of the folder."""
     return "OpenAIGPTLMHeadModel"
 
 
 def task_to_hf(task: str, options: Any) -> dict[str, Any]:
-    """What ``config.json`` says of a fine-tuned model besides its sizes: they know none of ours."""
+    """Keys of ``config.json`` for a fine-tuned model, in addition to its sizes: none, as they have no such head."""
     return {}
 
 
 _BARE = re.compile(r"(tokens_embed|positions_embed|h)\.")
 _NUMBERED = re.compile(r"transformer\.h\.([0-9]+)\.")
-# Numbers that follow from the sizes, which some versions saved: the causal mask, and the places 0, 1, 2 …
+# Constants that follow from the sizes, which some versions saved: the causal mask, and the positions 0, 1, 2 …
 _BUFFER = re.compile(r"transformer\.(h\.[0-9]+\.attn\.bias|position_ids)")
 _CHOICE = "multiple_choice_head."
 
 
 def todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Tensor], Findings]:
-    """Published weights under the names of the table; what follows from the sizes is left out.
+    """Convert published weights to the names of the table; buffers that follow from the sizes are left out.
 
-    CheckpointError for an output matrix that is not the embedding: it is, here.
+    CheckpointError for an output matrix that is not the embedding, as it always is here.
     """
     found: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -141,12 +141,12 @@ _SIZES = (
 
 
 def check_sizes(config: GptConfig, state: Mapping[str, Tensor], where: str) -> None:
-    """CheckpointError if the weights are of other sizes than ``config.json`` says, in its words."""
+    """Raise CheckpointError, with the keys of ``config.json``, if its sizes differ from those of the weights."""
     renames.check_sizes(config, state, where, keys=CONFIG_KEYS, sizes=_SIZES, numbered=_NUMBERED, layers="n_layer")
 
 
 def find_kind(theirs: Mapping[str, Any], state: Mapping[str, Tensor], where: str) -> tuple[str, str, Any]:
-    """System, task and options of a published model: a language model, the only kind that is read."""
+    """Return the system, task and options of a published model: a language model, the only kind that is read."""
     if "score.weight" in state:
         raise CheckpointError(
             f"{where}: architectures {theirs.get('architectures')}: a classifier of theirs (score.weight) is not read; "

@@ -1,6 +1,6 @@
 """How each system maps to transformers: one description per system that transformers has.
 
-Facts are what a person should know of a model that was read, each a name and words.
+Findings are facts that the user should know about a model that was read, each a name and a text.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,15 +21,15 @@ StateDict = Mapping[str, Tensor]
 class HuggingFace:
     """One of their model types, and how a system is written and read as it.
 
-    Of our folders: ``names`` of the pre-trained model's tensors; ``task_names`` the same for fine-tuned models, by
-    task, where they have such a head. ``config_to(config, architecture, tokenizer)``, ``task_to(task, options)``:
-    what ``config.json`` says; ``config_from(theirs, where)`` the way back. ``architecture(task, objective,
-    untrained)``: the class that reads what the folder has learnt.
+    For our folders: ``names`` of the pre-trained model's tensors; ``task_names``, the same for fine-tuned models, by
+    task, if they have such a head. ``config_to(config, architecture, tokenizer)``, ``task_to(task, options)``: the
+    contents of ``config.json``; ``config_from(theirs, where)``: the inverse. ``architecture(task, objective,
+    untrained)``: the class that reads all trained parts of the folder.
 
-    Of folders that others published: ``todays_names(state, where)`` brings weights of all years to the names of the
+    For folders published by others: ``todays_names(state, where)`` converts weights of any version to the names of the
     tables and says what was left out; ``check_sizes(config, state, where)`` compares them with ``config.json``;
-    ``find_kind(theirs, state, where)``: system, task and options; ``absent_parts(names, ours)``: the parts of ours
-    that the model may lack, and lacks.
+    ``find_kind(theirs, state, where)``: system, task and options; ``absent_parts(names, ours)``: the optional parts of
+    ours that the model lacks.
     """
 
     model_type: str

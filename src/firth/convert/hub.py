@@ -1,6 +1,6 @@
-"""``hub:org/name``: a model of the Hugging Face hub, through its own library (extra ``hub``) and its cache.
+"""``hub:org/name``: a model from the Hugging Face Hub, through its own library (extra ``hub``) and its cache.
 
-What is in the cache is not fetched again; with HF_HUB_OFFLINE=1 nothing is fetched at all.
+Files in the cache are not fetched again; with HF_HUB_OFFLINE=1 nothing is fetched at all.
 """
 
 from pathlib import Path
@@ -10,14 +10,14 @@ from firth.names import HUB
 
 _SMALL = ("*.json", "vocab.txt", "*/vocab.txt", "merges.txt")
 _WEIGHTS = ("*.safetensors", "*.bin")
-# The same weights in other shapes, and what belongs to no model.
+# The same weights in other formats, and files that are not part of a model.
 _NEVER = ("onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "training_args.bin", "optimizer.bin")
 
 
 def fetch_model(name: str) -> Path:
-    """The folder of ``hub:org/name``, or of one revision ``hub:org/name@revision``, fetched where it is not here yet.
+    """Return the folder of ``hub:org/name``, or of a revision ``hub:org/name@revision``; fetch it if it is not cached.
 
-    Weights are fetched as safetensors; as a pickle of torch only where there is nothing else.
+    Weights are fetched as safetensors; as a torch pickle only if there is nothing else.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -30,7 +30,7 @@ def fetch_model(name: str) -> Path:
             found = snapshot_download(
                 repository, revision=revision or None, allow_patterns=patterns, ignore_patterns=list(_NEVER)
             )
-        except (OSError, ValueError) as error:  # the bases of all that the library raises here
+        except (OSError, ValueError) as error:  # the base classes of all that the library raises here
             raise CheckpointError(f"{name} could not be fetched: {_line(error)}") from None
         folder = Path(str(found))
         if any(folder.rglob(weights)):
@@ -39,5 +39,5 @@ def fetch_model(name: str) -> Path:
 
 
 def _line(error: Exception) -> str:
-    """The first line of the library's message; the others are hints for programs."""
+    """Return the first line of the library's message; the others are hints for programs."""
     return str(error).strip().split("\n")[0] or type(error).__name__

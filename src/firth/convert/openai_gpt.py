@@ -1,12 +1,12 @@
-"""The released OpenAI GPT: ten arrays without names, and a list of shapes by which they are cut.
+"""The released OpenAI GPT: ten arrays without names, and a list of the shapes to split them into.
 
 params_shapes.json               the shapes of all tensors, in order
-params_0.npy … params_9.npy      their numbers one after the other, float32, cut into ten anywhere
+params_0.npy … params_9.npy      their values concatenated, float32, cut into ten at arbitrary points
 encoder_bpe_40000.json, vocab_40000.bpe
 
 Source: openai/finetune-transformer-lm train.py; specification of checkpoint formats §3. Positions come first, gains
-before biases; matrices are (1, in, out). The special tokens are not in the files: their code makes them anew. The
-files do not say the number of heads: they are 64 wide.
+before biases; matrices are (1, in, out). The special tokens are not in the files: their code initialises them randomly.
+The files do not give the number of heads: heads are 64 wide.
 """
 
 import json
@@ -28,12 +28,12 @@ from firth.models.config import GptConfig
 SHAPES = "params_shapes.json"
 N_FILES = 10
 HEAD_WIDTH = 64
-# What NumPy raises at damaged files: it reads their headers as Python.
+# What NumPy raises for damaged files: it parses their headers as Python.
 _BROKEN = (OSError, ValueError, EOFError, SyntaxError, TypeError, MemoryError, TokenError)
 
 _BLOCK = "encoder.blocks.{i}."
 _PIECES, _POSITIONS = "encoder.embeddings.pieces.weight", "encoder.embeddings.positions.weight"
-# Of each layer in order: their name, ours, and their shape in widths (0: the axis of 1 before a matrix).
+# The tensors of a layer, in order: their name, ours, and their shape in hidden sizes (0: the leading axis of size 1).
 _LAYER: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     (Turned("attn/c_attn/w"), "attention.query_key_value.weight", (0, 1, 3)),
     ("attn/c_attn/b", "attention.query_key_value.bias", (3,)),
@@ -51,7 +51,7 @@ _LAYER: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 
 
 def read_openai(folder: Path) -> tuple[GptConfig, dict[str, Tensor]]:
-    """The sizes and the tensors (float32, our names) of a released model; CheckpointError names what does not fit."""
+    """Read the sizes and tensors (float32, our names) of a released model; CheckpointError names what does not fit."""
     shapes = _read_shapes(folder / SHAPES)
     config = _config(shapes, folder / SHAPES)
     flat = _read_numbers(folder, [math.prod(shape) for shape in shapes])
@@ -63,14 +63,14 @@ def read_openai(folder: Path) -> tuple[GptConfig, dict[str, Tensor]]:
     return config, state
 
 
-# Of layer norms: theirs.
+# Epsilon of the layer norms in their code.
 _EPSILON = 1e-5
 
 
 def write_openai(folder: Path, config: GptConfig, state: Mapping[str, Tensor], n_pieces: int) -> None:
-    """The files of a model in an existing folder; of its tokens the first ``n_pieces``.
+    """Write the files of a model into an existing folder, with only the first ``n_pieces`` tokens.
 
-    CheckpointError for heads that are not 64 wide, which the files cannot say.
+    CheckpointError for heads that are not 64 wide, which the files cannot record.
     """
     if config.width != HEAD_WIDTH * config.n_heads:
         raise CheckpointError(
@@ -93,7 +93,7 @@ def write_openai(folder: Path, config: GptConfig, state: Mapping[str, Tensor], n
 
 
 def _tensors(config: GptConfig, n_pieces: int = 0) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Their name, our name and their shape of every tensor, in the order of the files."""
+    """Yield their name, our name and their shape of every tensor, in the order of the files."""
     width = config.width
     yield "positions", _POSITIONS, (config.max_positions, width)
     yield "pieces", _PIECES, (n_pieces or config.vocab_size, width)
@@ -117,7 +117,7 @@ def _read_shapes(file: Path) -> list[tuple[int, ...]]:
 
 
 def _config(shapes: list[tuple[int, ...]], file: Path) -> GptConfig:
-    """The sizes that the shapes say, every shape checked."""
+    """Infer the sizes from the shapes, and check every shape."""
     n_layers, rest = divmod(len(shapes) - 2, len(_LAYER))
     if n_layers < 1 or rest:
         raise CheckpointError(
@@ -138,14 +138,14 @@ def _config(shapes: list[tuple[int, ...]], file: Path) -> GptConfig:
 
 
 def _read_numbers(folder: Path, sizes: list[int]) -> np.ndarray:
-    """All numbers of the ten files, of which there must be as many as the shapes say."""
+    """Read all numbers of the ten files; there must be as many as the shapes require."""
     parts = []
     for number in range(N_FILES):
         file = folder / f"params_{number}.npy"
         if not file.is_file():
             raise CheckpointError(f"{folder} lacks {file.name}: expected params_0.npy to params_9.npy")
         try:
-            # Not np.load, which would read archives and offer pickles too.
+            # Not np.load, which would also accept archives and pickles.
             with open(file, "rb") as opened:
                 part = np.lib.format.read_array(opened, allow_pickle=False)
         except _BROKEN as error:

@@ -1,8 +1,8 @@
 """BERT on padded batches, for tools without packed sequences (ONNX).
 
-The same weights once more in the order of the paper (Devlin et al. 2018, §3; Vaswani et al. 2017, §3.2.1), and of
-plain operations alone, so that an exporter can follow them. ``ids``, ``mask`` and ``segments`` are (B, S); ``mask`` is
-1 at real tokens and 0 at pads, which come last in their row. There is no dropout: these modules only predict.
+The same weights, computed step by step as in the papers (Devlin et al. 2018, §3; Vaswani et al. 2017, §3.2.1) and with
+plain operations only, so that an exporter can trace them. ``ids``, ``mask`` and ``segments`` are (B, S); ``mask`` is
+1 at real tokens and 0 at padding, which comes last in its row. There is no dropout: these modules only predict.
 """
 
 import math
@@ -28,12 +28,12 @@ from firth.tasks.learnt import POOLER
 from firth.tasks.model import TaskModel
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# Of models that read the texts of a pair apart: each is a single text, and so of the first segment throughout.
+# Inputs of models that encode the texts of a pair separately: each is a single text, entirely in the first segment.
 PAIR_INPUTS = ("input_ids", "attention_mask", "second_input_ids", "second_attention_mask")
 
 
 class PaddedBert(nn.Module):
-    """``Bert``: its layers 0 (embeddings) to L (B, S, H), and its summary (B, H)."""
+    """``Bert`` on padded batches: its layers 0 (embeddings) to L (B, S, H), and its summary (B, H)."""
 
     def __init__(self, encoder: Bert):
         super().__init__()
@@ -42,7 +42,7 @@ class PaddedBert(nn.Module):
     def forward(
         self, ids: Int[Tensor, "B S"], mask: Int[Tensor, "B S"], segments: Int[Tensor, "B S"]
     ) -> tuple[list[Tensor], Tensor]:
-        # A query must not see these keys.
+        # Queries must not attend to these keys.
         hidden = mask.eq(0)[:, None, None, :]
         if self.encoder.config.causal:
             place = torch.arange(ids.shape[1], device=ids.device)
@@ -60,7 +60,7 @@ class PaddedBert(nn.Module):
 def padded_block(
     block: PostNormBlock, x: Float[Tensor, "B S H"], hidden: Bool[Tensor, "B 1 _ S"]
 ) -> Float[Tensor, "B S H"]:
-    """Self-attention and a feed-forward part, each followed by residual sum and LayerNorm."""
+    """Self-attention and a feed-forward network, each followed by a residual connection and LayerNorm."""
     x = block.attention_norm(x + padded_attention(block.attention, x, hidden))
     inner = block.activate(block.feed_forward(x))
     return block.feed_forward_norm(x + block.feed_forward_output(inner))
@@ -73,7 +73,7 @@ def padded_attention(
     heads = attention.query_key_value(x).unflatten(-1, (3, attention.n_heads, -1))
     q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    # Not minus infinity: a row of pads alone is nobody's, but must not be "not a number" either.
+    # Not minus infinity: a row of only padding belongs to no text, but must not become NaN.
     weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1)
     return attention.output((weights @ v).transpose(1, 2).flatten(2))
 
@@ -84,7 +84,7 @@ def last_tokens(x: Float[Tensor, "B S H"], mask: Int[Tensor, "B S"]) -> Float[Te
 
 
 def padded_pool(x: Float[Tensor, "B S H"], mask: Int[Tensor, "B S"], how: str) -> Float[Tensor, "B H"]:
-    """One vector a row: its first or last token's, or the mean or maximum over all real ones."""
+    """One vector per row: that of its first or last token, or the mean or maximum over all real ones."""
     if how == "first":
         return x[:, 0]
     if how == "last":
@@ -104,7 +104,7 @@ def padded_attention_pool(
 
 
 class PaddedPretrained(nn.Module):
-    """A pre-trained model: the top layer, and where they have been trained its summary and scores of pieces."""
+    """A pre-trained model: the top layer, and its summary and token logits if they are trained."""
 
     def __init__(self, encoder: Bert, head: VocabularyHead | None, *, summary: bool):
         super().__init__()
@@ -123,9 +123,9 @@ class PaddedPretrained(nn.Module):
 
 
 class PaddedTask(nn.Module):
-    """A fine-tuned model: what its head says of each row, or of every token.
+    """A fine-tuned model: the outputs of its head for each row, or for every token.
 
-    The head is linear: a word's tokens can be pooled after it as well as before, and the caller does that.
+    The head is linear, so a word's tokens can be pooled after it as well as before; the caller does that.
     """
 
     def __init__(self, model: TaskModel):
@@ -137,7 +137,7 @@ class PaddedTask(nn.Module):
 
 
 class PaddedTowers(nn.Module):
-    """A model that reads the texts of a pair apart: what its head says of each pair of rows."""
+    """A model that encodes the texts of a pair separately: the outputs of its head for each pair of rows."""
 
     def __init__(self, model: TaskModel):
         super().__init__()
@@ -151,7 +151,7 @@ class PaddedTowers(nn.Module):
 
 
 class PaddedFeatures(nn.Module):
-    """What a head reads: a vector of each row (B, width), or of every token (B, S, width)."""
+    """The input of a head: a vector for each row (B, width), or for every token (B, S, width)."""
 
     def __init__(self, model: TaskModel):
         super().__init__()
@@ -164,7 +164,7 @@ class PaddedFeatures(nn.Module):
         layers, summary = self.bert(ids, mask, segments)
         if self.mix is None:
             return summary
-        # The mixes read tokens one below the other.
+        # The mixes read tokens along one axis.
         mixed = self.mix({number: layer.flatten(0, 1) for number, layer in enumerate(layers)})
         x: Tensor = mixed.unflatten(0, ids.shape)
         if self.scorer is not None:
@@ -173,7 +173,7 @@ class PaddedFeatures(nn.Module):
 
 
 def naming(model: TaskModel) -> Callable[[Tensor], dict[str, Tensor]]:
-    """How the outputs of a head are called: start and end apart, a choice's score without an axis of its own."""
+    """Return a function that names a head's outputs: start and end separately, choices without the last axis."""
     if isinstance(model, Answerer):
         return lambda logits: {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
     if isinstance(model, Chooser):
@@ -182,17 +182,17 @@ def naming(model: TaskModel) -> Callable[[Tensor], dict[str, Tensor]]:
 
 
 def vocabulary_head(objective: Objective) -> VocabularyHead | None:
-    """The head of a pre-trained model that scores pieces."""
+    """Return the head of a pre-trained model that predicts tokens; None if it has none."""
     if isinstance(objective, MaskedLM):
         return objective.mlm
     return objective.lm if isinstance(objective, CausalLM) else None
 
 
 def make_padded(objective: Objective, untrained: Collection[str]) -> tuple[nn.Module, tuple[str, ...]]:
-    """The padded form of a model, without its parts that are ``untrained``, such as ``"mlm"`` or ``"encoder.pooler"``;
-    and the names of its inputs, in order.
+    """Build the padded form of a model, without its ``untrained`` parts, such as ``"mlm"`` or ``"encoder.pooler"``;
+    also return the names of its inputs, in order.
 
-    ConfigError for an encoder that is no BERT, and for a BiLSTM, a CRF or a hidden layer after it.
+    ConfigError for an encoder other than BERT, and for a BiLSTM, a CRF or a hidden layer after it.
     """
     encoder = objective.encoder
     if not isinstance(encoder, Bert):

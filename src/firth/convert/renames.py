@@ -1,9 +1,8 @@
-"""Foreign tensor names by table: total, reversible, and strict in both directions.
+"""Convert foreign tensor names by table: total, reversible, and strict in both directions.
 
-A row is ``(theirs, ours)``; ``{i}`` stands for a layer number. Where ``theirs`` is a tuple, our
-tensor is theirs laid one below the other along the first axis. A row with ours None names a tensor
-that is left out on the way in, because it repeats another one. ``Turned`` names are of matrices that lie
-the other way round.
+A row is ``(theirs, ours)``; ``{i}`` stands for a layer number. If ``theirs`` is a tuple, our
+tensor is theirs concatenated along the first axis. A row with ours None names a tensor
+that is left out when reading, because it is a copy of another one. ``Turned`` names are of transposed matrices.
 """
 
 import re
@@ -17,18 +16,18 @@ from torch import Tensor
 from firth.errors import CheckpointError
 
 Rename = tuple[str | tuple[str, ...], str | None]
-# A key of a configuration, and the tensor (of two axes) and the axis that have its size.
+# A key of a configuration, and the tensor (with two axes) and the axis that have its size.
 Size = tuple[str, str, int]
 
 
 class Turned(str):
-    """Their name of a matrix that is (in, out) there and (out, in) here."""
+    """Their name for a matrix that is (in, out) there and (out, in) here."""
 
     __slots__ = ()
 
 
 def weight_and_bias(theirs: str, ours: str) -> tuple[Rename, Rename]:
-    """The rows of a layer whose two tensors both sides name and lay alike."""
+    """Rows for a layer whose two tensors have the same names and layout on both sides."""
     return (f"{theirs}.weight", f"{ours}.weight"), (f"{theirs}.bias", f"{ours}.bias")
 
 
@@ -42,9 +41,9 @@ def check_sizes(
     numbered: re.Pattern[str],
     layers: str,
 ) -> None:
-    """CheckpointError if the weights are of other sizes than their configuration says, in its words.
+    """Raise CheckpointError, with the keys of their configuration, if its sizes differ from those of the weights.
 
-    ``keys``: their keys and our fields; ``layers``: their key of the number of layers, whose tensors ``numbered``
+    ``keys``: their keys and our fields; ``layers``: their key for the number of layers, whose tensors ``numbered``
     matches.
     """
     for key, name, axis in sizes:
@@ -57,7 +56,7 @@ def check_sizes(
 
 
 def expand(table: Sequence[Rename], n_layers: int) -> list[Rename]:
-    """The table with a row for each layer in the place of rows with ``{i}``."""
+    """Replace each row of a table that contains ``{i}`` by one row per layer."""
     rows: list[Rename] = []
     for theirs, ours in table:
         parts = (theirs,) if isinstance(theirs, str) else theirs
@@ -69,7 +68,7 @@ def expand(table: Sequence[Rename], n_layers: int) -> list[Rename]:
 
 
 def to_theirs(state: Mapping[str, Tensor], rows: Sequence[Rename]) -> dict[str, Tensor]:
-    """Our state under their names. Every tensor of ours must have a row (else it is our own mistake)."""
+    """Convert our state to their names. Every tensor of ours must have a row; a missing one is a bug."""
     by_ours = {ours: theirs for theirs, ours in rows if ours is not None}
     result: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -82,7 +81,7 @@ def to_theirs(state: Mapping[str, Tensor], rows: Sequence[Rename]) -> dict[str, 
 def to_ours(
     state: Mapping[str, Tensor], rows: Sequence[Rename], expected: Mapping[str, Tensor], where: str
 ) -> dict[str, Tensor]:
-    """Their state under our names, shaped as ``expected``; CheckpointError names what does not fit."""
+    """Convert their state to our names, shaped as ``expected``; CheckpointError names what does not fit."""
     by_ours = {ours: theirs for theirs, ours in rows if ours is not None}
     known = {part for theirs, ours in rows if ours is None or ours in expected for part in theirs}
     missing = [part for ours in expected for part in by_ours[ours] if part not in state]
@@ -111,5 +110,5 @@ def _turned(name: str, tensor: Tensor) -> Tensor:
 
 
 def _chunks(tensor: Tensor, n: int) -> tuple[Tensor, ...]:
-    # A number by itself (the scale of a mix of layers) has no axis to cut.
+    # A scalar (the scale of a mix of layers) has no axis to split.
     return tensor.chunk(n) if n > 1 else (tensor,)

@@ -1,9 +1,9 @@
-"""Folders of sentence-transformers: a transformer, how its tokens become one vector, and perhaps a unit length.
+"""Folders of sentence-transformers: a transformer, a pooling, and optionally normalisation to unit length.
 
-modules.json             the parts in order: a class each, and the folder of its files
+modules.json             the parts in order: the class of each, and the folder of its files
 config.json …            the transformer, in the folder itself or in 0_Transformer
-1_Pooling/config.json    how tokens become one vector
-sentence_bert_config.json    how long texts are cut
+1_Pooling/config.json    how tokens are pooled into one vector
+sentence_bert_config.json    how long texts are truncated
 """
 
 import json
@@ -19,7 +19,7 @@ from firth.tasks.config import EmbeddingConfig
 
 MODULES = "modules.json"
 
-# Their key (before version 6) and word (since) for each way to pool that is ours too.
+# Their key (before version 6) and name (since then) for each kind of pooling that we also have.
 _POOLS = {
     "pooling_mode_cls_token": ("cls", "first"),
     "pooling_mode_mean_tokens": ("mean", "mean"),
@@ -30,7 +30,7 @@ _POOLS = {
 
 @dataclass(frozen=True, slots=True)
 class SentenceModel:
-    """What such a folder says besides the transformer in ``transformer``; ``notes``: what is not followed."""
+    """What such a folder specifies besides the transformer in ``transformer``; ``notes``: what is not followed."""
 
     transformer: Path
     embedding: EmbeddingConfig
@@ -38,7 +38,7 @@ class SentenceModel:
 
 
 def read_sentence_model(folder: Path) -> SentenceModel:
-    """The parts of a folder with modules.json; CheckpointError names one that Firth does not have."""
+    """Read the parts of a folder with modules.json; CheckpointError names the parts if Firth lacks any."""
     parts = _modules(folder / MODULES)
     kinds = [kind for kind, _ in parts]
     if kinds not in (["Transformer"], ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
@@ -52,7 +52,7 @@ def read_sentence_model(folder: Path) -> SentenceModel:
 
 
 def _modules(path: Path) -> list[tuple[str, Path]]:
-    """The class and the folder of each part."""
+    """Return the class and the folder of each part."""
     try:
         parts = json.loads(read_whole(path))
         found = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in parts]
@@ -72,7 +72,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _pool(path: Path) -> str:
-    """Our name for the one way to pool that the file asks for."""
+    """Return our name for the one kind of pooling that the file specifies."""
     about = _read(path)
     modes = [key for key, value in about.items() if key.startswith("pooling_mode_") and value is True]
     modes += [str(mode) for mode in _listed(about.get("pooling_mode"))]
@@ -89,7 +89,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _notes(folder: Path, transformer: Path) -> list[str]:
-    """What the folder asks for and Firth does otherwise."""
+    """List the settings of the folder that Firth does not follow."""
     notes = []
     files = (folder / "sentence_bert_config.json", transformer / "sentence_bert_config.json")
     about: Mapping[str, Any] = next((_read(path) for path in files if path.is_file()), {})
@@ -104,7 +104,7 @@ def _notes(folder: Path, transformer: Path) -> list[str]:
 
 
 def write_sentence_model(folder: Path, embedding: EmbeddingConfig, width: int, max_length: int | None) -> None:
-    """Add to a model folder the files by which sentence-transformers reads it."""
+    """Add to a model folder the files that sentence-transformers needs to read it."""
     words = {pool: key for key, (_, pool) in _POOLS.items()}
     if embedding.pool not in words:
         raise CheckpointError(f"sentence-transformers knows no pooling {embedding.pool!r}, only {', '.join(words)}")

@@ -1,12 +1,12 @@
-"""The container of TensorFlow's checkpoints (a "V2 bundle"), read and written without TensorFlow.
+"""The container of TensorFlow checkpoints (a "V2 bundle"), read and written without TensorFlow.
 
-bert_model.ckpt.index                 a sorted table: name -> type, shape, shard, place, checksum
+bert_model.ckpt.index                 a sorted table: name -> type, shape, shard, offset, checksum
 bert_model.ckpt.data-00000-of-00001   the numbers, in one shard or several
 bert_model.ckpt.meta                  the graph: not needed, and not written
 
-Source: specification of checkpoint formats §1.1 and §1.2. The index is a table of LevelDB with values in protocol
-buffers. A file is believed only after its checksums, and nothing in it decides how much memory is taken before it is
-compared with the size of the file: what is wrong in any way is a CheckpointError that names the file.
+Source: specification of checkpoint formats §1.1 and §1.2. The index is a LevelDB table whose values are protocol
+buffers. A file is trusted only after its checksums match, and no size in it determines an allocation before it is
+compared with the size of the file. Any defect raises a CheckpointError that names the file.
 """
 
 import contextlib
@@ -30,30 +30,30 @@ _FOOTER = 48
 _TRAILER = 5
 _UNCOMPRESSED, _SNAPPY = 0, 1
 
-# By their number. NumPy has no bfloat16: it is read as the upper halves of float32.
+# Types by their number. NumPy has no bfloat16: it is read as the upper halves of float32.
 _BFLOAT16 = 14
 _TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", _BFLOAT16: "<u2", 19: "<f2"}
 
-# Fields of the messages as (number, wire type). Wire types: 0 varint, 1 eight bytes, 2 counted bytes, 5 four bytes.
+# Fields of the messages as (number, wire type). Wire types: 0 varint, 1 eight bytes, 2 length-prefixed, 5 four bytes.
 _N_SHARDS, _ENDIANNESS = (1, 0), (2, 0)
 _TYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CHECKSUM, _SLICES = (1, 0), (2, 2), (3, 0), (4, 0), (5, 0), (6, 5), (7, 2)
 _DIM, _DIM_SIZE, _UNKNOWN_RANK = (2, 2), (1, 0), (3, 0)
-_HEADER = b"\x08\x01\x1a\x02\x08\x01"  # one shard, little-endian, version of producer 1
+_HEADER = b"\x08\x01\x1a\x02\x08\x01"  # one shard, little-endian, producer version 1
 
-# As the original writer cuts: a block after so many bytes, a name in full after so many names.
+# As in the original writer: bytes after which a block ends, and names after which one is written in full.
 _BLOCK_BYTES = 2**18
 _RESTART_EVERY = 16
-# Far above any real index (a tensor takes about 60 bytes), and low enough that a hostile one does no harm: names
-# that share their beginnings take more space in memory than in the file.
+# Far above any real index (a tensor takes about 60 bytes), and low enough that a malicious one does no harm: names
+# with shared prefixes take more space in memory than in the file.
 _MOST_BYTES = 2**22
-_LONGEST = 2**12  # a name, or what is said of it
+_LONGEST = 2**12  # bytes of a name, or of its value
 _MOST_AXES = 32
 _MOST_ELEMENTS = 2**60
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Where a tensor lies and what it is."""
+    """A tensor's location, type and shape."""
 
     type: int
     shape: tuple[int, ...]
@@ -64,7 +64,7 @@ class _Entry:
 
 
 def bundle_prefix(path: Path) -> Path | None:
-    """The prefix (``…/bert_model.ckpt``) of the bundle that a path means, or None if it means none.
+    """Return the prefix (``…/bert_model.ckpt``) of the bundle at a path, or None if there is none.
 
     A path may be the prefix, the bundle's ``.index``, ``.meta`` or ``.data-…``, or a folder with one ``.index``.
     """
@@ -75,9 +75,9 @@ def bundle_prefix(path: Path) -> Path | None:
 
 
 def read_bundle(prefix: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, np.ndarray]:
-    """The tensors whose name is ``wanted``: read-only arrays in memory maps, each compared with its checksum.
+    """Read the tensors whose names are ``wanted``, as read-only memory-mapped arrays; each is checked by its checksum.
 
-    The others are not read from the disk. bfloat16 becomes float32, in memory.
+    The others are not read from disk. bfloat16 is converted to float32, in memory.
     """
     index_path = _index_path(prefix)
     with _naming(index_path):
@@ -90,7 +90,7 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool] = lambda name: True)
         with _naming(path):
             if entry.shard not in shards:
                 shards[entry.shard] = _map(path)
-            # Each byte belongs to one tensor at most, or a small file could keep us busy for years.
+            # Each byte may belong to only one tensor, or a small file could keep us busy for years.
             if entry.offset < ends.get(entry.shard, 0):
                 raise ValueError(f"{name!r} overlaps another tensor")
             ends[entry.shard] = entry.offset + entry.size
@@ -99,13 +99,13 @@ def read_bundle(prefix: Path, wanted: Callable[[str], bool] = lambda name: True)
 
 
 def write_bundle(prefix: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write ``tensors`` as a bundle of one shard, over an older one of that prefix if there is one.
+    """Write ``tensors`` as a bundle of one shard, replacing an older one with that prefix.
 
-    Both files appear whole, the index last; nothing is replaced before all is on the disk.
+    Both files appear complete, the index last; nothing is replaced before everything is on disk.
     """
     final = (_shard_path(prefix, 0, 1), _index_path(prefix))
     try:
-        # The outer one is renamed last.
+        # The file of the outer context is renamed last.
         with write_file(final[1]) as index, write_file(final[0]) as data:
             entries = _write_tensors(data, tensors)
             index.write(_table([(b"", _HEADER), *entries]))
@@ -123,7 +123,7 @@ def _shard_path(prefix: Path, shard: int, n_shards: int) -> Path:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """What is wrong with a file, as an error that names it. All parts below raise ValueError for its contents."""
+    """Convert errors to a CheckpointError that names the file; functions below raise ValueError for its contents."""
     try:
         yield
     except FileNotFoundError:
@@ -140,7 +140,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _map(path: Path) -> np.ndarray:
-    """The bytes of a shard. A file without any cannot be mapped."""
+    """Map the bytes of a shard. An empty file cannot be mapped."""
     return np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
 
 
@@ -160,10 +160,10 @@ def _tensor(name: str, entry: _Entry, shard: np.ndarray) -> np.ndarray:
 
 
 def _write_tensors(file: BinaryIO, tensors: Mapping[str, np.ndarray]) -> list[tuple[bytes, bytes]]:
-    """Write the numbers one after the other, by name; returns the lines of the index."""
+    """Write the tensors one after another, sorted by name; returns the entries of the index."""
     types = {np.dtype(code): number for number, code in _TYPES.items() if number != _BFLOAT16}
     entries, offset = [], 0
-    # Python's order of strings is that of their UTF-8 bytes.
+    # Python's order of strings equals that of their UTF-8 bytes.
     for name, given in sorted(tensors.items()):
         dtype = given.dtype.newbyteorder("<")
         if dtype not in types or not name:
@@ -188,7 +188,7 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, np.ndarray]) -> list[tu
 
 
 def _read_index(path: Path, wanted: Callable[[str], bool]) -> tuple[int, dict[str, _Entry]]:
-    """The number of shards, and the entries of the wanted tensors."""
+    """Read the number of shards, and the entries of the wanted tensors."""
     if (n_bytes := path.stat().st_size) > _MOST_BYTES:
         raise ValueError(f"it has {n_bytes:,} bytes, more than the index of any checkpoint: it is another file")
     n_shards, entries = 0, {}
@@ -212,7 +212,7 @@ def _read_index(path: Path, wanted: Callable[[str], bool]) -> tuple[int, dict[st
 
 
 def _text(key: bytes) -> str:
-    """The name of a tensor, if it can be one of those that are read here."""
+    """Decode the name of a tensor; ValueError for kinds of checkpoint that are not supported here."""
     try:
         name = key.decode()
     except UnicodeDecodeError:
@@ -264,14 +264,14 @@ def _read_entry(name: str, value: bytes, n_shards: int) -> _Entry:
 def _read_shape(name: str, message: bytes) -> tuple[int, ...]:
     fields = list(_fields(message))
     dims = [dict(_fields(value)).get(_DIM_SIZE, 0) for key, value in fields if key == _DIM]
-    # Negative numbers are written as those of 64 bits. An array without elements may still be too large for NumPy.
+    # Negative numbers are stored as unsigned 64-bit ones. An array without elements may still be too large for NumPy.
     too_large = math.prod(filter(None, dims)) >= _MOST_ELEMENTS
     if len(dims) > _MOST_AXES or too_large or dict(fields).get(_UNKNOWN_RANK, 0):
         raise ValueError(f"{name!r} has an impossible shape")
     return tuple(dims)
 
 
-# Tables: blocks of entries, keys shortened by what they share with the one before
+# Tables: blocks of entries, in which keys omit the prefix that they share with the previous key
 
 
 def _read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -291,7 +291,7 @@ def _read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_handle(data: bytes, at: int) -> tuple[int, int, int]:
-    """Offset and size of a block, and where the next one is described."""
+    """Read the offset and size of a block, and the position of the next handle."""
     offset, at = _read_varint(data, at)
     size, at = _read_varint(data, at)
     return offset, size, at
@@ -328,11 +328,11 @@ def _read_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A table of entries in order of their keys."""
+    """Build a table of entries, which are sorted by key."""
     table = bytearray()
     handles = []
     for block in _cut(entries):
-        # A separator may be anything from the last key to before the next block's first.
+        # A separator may be any key from a block's last up to, but not including, the next block's first.
         handles.append((block[-1][0], _append_block(table, block, _RESTART_EVERY)))
     metaindex = _append_block(table, (), 1)
     index = _append_block(table, handles, 1)
@@ -373,7 +373,7 @@ def _append_block(table: bytearray, entries: Sequence[tuple[bytes, bytes]], rest
 
 
 def _fields(message: bytes) -> Iterator[tuple[tuple[int, int], Any]]:
-    """Number, wire type and value of each field."""
+    """Yield the number and wire type, and the value, of each field."""
     at = 0
     while at < len(message):
         tag, at = _read_varint(message, at)
@@ -400,7 +400,7 @@ def _key(field: tuple[int, int]) -> bytes:
 
 
 def _int_field(field: tuple[int, int], value: int) -> bytes:
-    """Zero is not written."""
+    """Encode an integer field; zero is omitted."""
     return _key(field) + _varint(value) if value else b""
 
 
@@ -417,7 +417,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Read a number, and the position where it ends."""
     value = 0
     for shift, byte in zip(range(0, 64, 7), data[at : at + 10], strict=False):
         value |= (byte & 0x7F) << shift

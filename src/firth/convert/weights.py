@@ -1,11 +1,11 @@
-"""Tensor files of other tools -> named tensors; nothing in them is executed.
+"""Read named tensors from the files of other tools; nothing in them is executed.
 
-model.safetensors               a table of names, types, shapes and places, then the numbers
+model.safetensors               a table of names, types, shapes and offsets, then the numbers
 pytorch_model.bin               a zip of raw storages and a pickle that names them; before torch 1.6 a stream of pickles
 ….index.json                    which of several such files holds which tensor
 
-Source: specification of checkpoint formats §2. Tensors lie in the file until they are used: safetensors and zips
-are mapped into memory. Their types are those of the file; what copies them into a model widens them.
+Source: specification of checkpoint formats §2. Tensors stay on disk until they are used: safetensors and zips
+are memory-mapped. Their dtypes are those of the file; they are widened when copied into a model.
 """
 
 import re
@@ -23,7 +23,7 @@ from firth.config import read_json
 from firth.errors import CheckpointError, InputError
 
 INDEX = ".index.json"
-# In the order in which they are looked for: one folder may hold the same weights several times.
+# In order of preference: a folder may hold the same weights several times.
 FILES = (
     "model.safetensors",
     "model.safetensors" + INDEX,
@@ -36,7 +36,7 @@ _ZIP = b"PK\x03\x04"
 
 
 def find_tensors(folder: Path) -> Path:
-    """The file (or index of files) with the weights of a folder; CheckpointError names what is there instead."""
+    """Find the file (or index of files) with the weights of a folder; else CheckpointError, naming what is there."""
     for name in FILES:
         if (folder / name).is_file():
             return folder / name
@@ -46,7 +46,7 @@ def find_tensors(folder: Path) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors that ``path``, a file or an index of files, holds; CheckpointError if it is broken."""
+    """Read the tensors in ``path``, a file or an index of files; CheckpointError if it is damaged."""
     if path.name.endswith(INDEX):
         return _read_index(path)
     if path.suffix not in _READERS:
@@ -58,12 +58,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _usual(tensor: Tensor) -> Tensor:
-    """A float of 8 bits as one that can be compared and joined; the others stay where they are."""
+    """Convert 8-bit floats to a dtype that can be compared and concatenated; other tensors stay where they are."""
     return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    # The library refuses headers above 100 MB, gaps, overlaps, sizes that do not match, and bytes left over.
+    # The library refuses headers above 100 MB, gaps, overlaps, sizes that do not match, and trailing bytes.
     try:
         return load_file(path)
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
@@ -71,14 +71,14 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """What torch wrote into ``path``, a table by name of tensors and plain values; CheckpointError for all else."""
+    """Read a file written by torch: a table of tensors and plain values by name; CheckpointError for anything else."""
     zipped = _is_zip(path)
     if zipped:
         _check_zip(path)
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-    except Exception as error:  # of a broken file the library says so in many ways
-        # Of a file that is no pickle at all it stumbles over some byte.
+    except Exception as error:  # the library raises many kinds of error for a damaged file
+        # A file that is not a pickle at all fails with a LookupError at some byte.
         raise CheckpointError(_why_not(path, "" if isinstance(error, LookupError) else str(error))) from None
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise CheckpointError(f"{path} holds {type(found).__name__}, expected tensors by name")
@@ -97,11 +97,11 @@ def _is_zip(path: Path) -> bool:
 
 
 def _check_zip(path: Path) -> None:
-    """CheckpointError for an archive that unpacks to more than it is: torch stores its numbers as they are."""
+    """Raise CheckpointError for an archive that unpacks to more than its size: torch stores numbers uncompressed."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-    # NotImplementedError: zipfile's for an archive of a newer version or on several disks.
+    # zipfile raises NotImplementedError for an archive of a newer version or on several disks.
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
         raise CheckpointError(f"{path} cannot be read: {_line(error)}") from None
     packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
@@ -110,26 +110,26 @@ def _check_zip(path: Path) -> None:
 
 
 def _why_not(path: Path, message: str) -> str:
-    """What torch's many lines come down to."""
+    """Condense torch's long message to one sentence."""
     code = re.search(r"GLOBAL (\S+)", message)
     if code:
         return (
             f"{path} holds more than tensors ({code[1]}), which only running its code would make; nothing of it was "
             f"run: ask for the same weights as safetensors"
         )
-    # Where a byte is no operation of a pickle, its first line is advice to run whatever is in the file.
+    # If a byte is not a pickle operation, torch's first line advises running whatever is in the file.
     line = "" if "Unsupported operand" in message else _line(message)
     return f"{path} cannot be read: {line or 'it was not written by torch, or it is damaged'}"
 
 
 def _line(error: object) -> str:
-    """The first line of a message that says something."""
+    """Return the first line of a message that is not blank."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else ""
 
 
 def _check(path: Path, name: str, tensor: Any) -> None:
-    """CheckpointError unless it is a plain tensor whose numbers are all in the file."""
+    """Raise CheckpointError unless ``tensor`` is a plain tensor whose numbers are all in the file."""
     if not isinstance(tensor, Tensor):
         raise CheckpointError(f"{path}: {name} is {type(tensor).__name__}, expected a tensor")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
@@ -139,7 +139,7 @@ def _check(path: Path, name: str, tensor: Any) -> None:
 
 
 def _read_index(path: Path) -> dict[str, Tensor]:
-    """The tensors of several files, each where the index says."""
+    """Read the tensors of several files, as listed in the index."""
     try:
         places = read_json(path).get("weight_map")
     except InputError as error:
@@ -157,13 +157,13 @@ def _read_index(path: Path) -> dict[str, Tensor]:
 
 
 def _shard(index: Path, name: str) -> Path:
-    """A file of an index, which must lie beside it: an index from elsewhere has no business in other folders."""
+    """Return the path of a file in an index, which must be next to it: a foreign index must not reach other folders."""
     if name in ("", ".", "..") or len(name) > 255 or any(character in name for character in "/\\\0"):
         raise CheckpointError(f"{index}: weight_map names {name!r}, expected a file of the same folder")
     if Path(name).suffix not in _READERS:
         raise CheckpointError(f"{index}: weight_map names {name!r}, expected a name with {' or '.join(_READERS)}")
     path, folder = index.parent / name, index.parent.resolve()
-    # The cache of the hub keeps a snapshot's files, as links, in a folder of the same repository.
+    # In the hub's cache, a snapshot's files are links into a folder of the same repository.
     home = folder.parents[1] if folder.parent.name == "snapshots" else folder
     if not path.is_file():
         raise CheckpointError(f"{index}: weight_map names {name}, which is not there")

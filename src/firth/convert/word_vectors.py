@@ -1,13 +1,13 @@
 """Read word-vector files of other tools as a stream of blocks, in bounded memory.
 
-GloVe's text            ``word 0.1 0.2``, a line each; newer ones begin with ``count width``
-GloVe's binary file     float64 without words, which a vocabulary file beside it has
+GloVe's text            ``word 0.1 0.2``, one per line; newer files begin with ``count width``
+GloVe's binary file     float64 without words, which are in a separate vocabulary file
 word2vec's text         ``count width``, then as GloVe's; fastText's .vec is the same
-word2vec's binary file  ``count width``, then each word, a blank, and its float32 numbers
+word2vec's binary file  ``count width``, then each word, a space, and its float32 numbers
 fastText's .bin         words and n-grams of characters
 
-All but GloVe's binary file are told apart by what they hold, and may be packed as .gz or .xz (fastText's .bin, which
-is memory-mapped, may not). Specification of checkpoints §7; of word vectors §2, §3.
+All but GloVe's binary file are recognised by their contents, and may be compressed as .gz or .xz (except fastText's
+.bin, which is memory-mapped). Specification of checkpoints §7; of word vectors §2, §3.
 """
 
 import mmap
@@ -39,20 +39,20 @@ NAMES: dict[VectorFormat, str] = {
     "gensim": "vectors in memory",
     "firth": "a model folder",
 }
-_AT_ONCE = 4096  # words of a block
+_AT_ONCE = 4096  # words per block
 _MAGIC, _VERSIONS = 793_712_314, (11, 12)
 _SUPERVISED = 3
-_MOST_WIDTH = 100_000  # more numbers a word than anybody has: the header is no header
+_MOST_WIDTH = 100_000  # numbers per word; no real file has more, so such a line is not a header
 _LONGEST_WORD = 1 << 16  # bytes
-_START = 1 << 20  # bytes that show what a file is
+_START = 1 << 20  # bytes read to detect the format
 _CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})
-_BOM = "\ufeff".encode()  # that some editors put before a text
-_FIRST_LINES, _NEARLY_ALL = 20, 0.9  # lines that show how many numbers a word has, and how many of them must agree
+_BOM = "\ufeff".encode()  # some editors put it before a text
+_FIRST_LINES, _NEARLY_ALL = 20, 0.9  # lines that show how many numbers a word has, and the share that must agree
 
 
 @dataclass(slots=True)
 class Met:
-    """What reading has met so far: words, words that were there already (the first stays), words not UTF-8."""
+    """Counts so far: words, repeated words (the first stays), words that are not UTF-8."""
 
     words: int = 0
     repeated: int = 0
@@ -82,9 +82,9 @@ class VectorFile:
 
 
 def open_vectors(path: str | Path, glove_vocab: Path | None = None) -> VectorFile:
-    """Find out what a file is. InputError if it cannot be read, or is none of the formats.
+    """Detect the format of a file and open it. InputError if it cannot be read, or has none of the formats.
 
-    ``glove_vocab``: the words of GloVe's binary file, one a line (a count may follow).
+    ``glove_vocab``: the words of GloVe's binary file, one per line (a count may follow).
     """
     path = Path(path)
     if path.is_dir():
@@ -105,7 +105,7 @@ def open_vectors(path: str | Path, glove_vocab: Path | None = None) -> VectorFil
 
 
 def looks_like_vectors(path: Path) -> bool:
-    """Whether a file has one of the formats, as far as its beginning shows."""
+    """Whether a file has one of the formats, judging by its beginning."""
     try:
         return path.is_file() and bool(open_vectors(path))
     except InputError:
@@ -113,7 +113,7 @@ def looks_like_vectors(path: Path) -> bool:
 
 
 def distinct(file: VectorFile) -> Iterator[VectorBlock]:
-    """The blocks of a file without words that came before: the first stays, the others are counted."""
+    """Yield the blocks of a file without repeated words: the first stays, the others are counted."""
     seen: set[str] = set()
     for words, rows in file.blocks():
         keep = [i for i, word in enumerate(words) if not (word in seen or seen.add(word))]  # type: ignore[func-returns-value]  # add returns None
@@ -124,10 +124,10 @@ def distinct(file: VectorFile) -> Iterator[VectorBlock]:
 
 
 def _open_text(path: Path, first: bytes, rest: bytes, header: tuple[int, int] | None) -> VectorFile:
-    """Numbers are counted from the right: a word may hold blanks, as some of GloVe's 840B set do."""
+    """Open a text file. Numbers are counted from the right: a word may contain spaces, as in GloVe's 840B set."""
     n_fields = len(_trimmed(rest.partition(b"\n")[0]).split(b" "))
     if header is not None and n_fields == 2 != header[1] + 1:
-        header = None  # not a header, but a word that is a number, and a vector of one
+        header = None  # not a header, but a numeric word with a vector of one number
     n_words, width = header or (None, _trailing_numbers(first))
     if width < 1:
         raise InputError(
@@ -171,9 +171,9 @@ def _open_text(path: Path, first: bytes, rest: bytes, header: tuple[int, int] | 
 
 
 def _check_width(path: Path, width: int, rest: bytes) -> None:
-    """InputError if lines 2 and on have more numbers than line 1 has or says: the first ones would be read as words.
+    """Raise InputError if later lines have more numbers than line 1 has or states: they would be read as part of words.
 
-    A few may: of ``at 5 0.1 0.2`` the 5 is a part of the word.
+    A few may: in ``at 5 0.1 0.2`` the 5 is part of the word.
     """
     lines = enumerate(rest.split(b"\n", _FIRST_LINES)[:_FIRST_LINES], 2)
     found = {number: _trailing_numbers(line) for number, line in lines if _trimmed(line)}
@@ -186,13 +186,13 @@ def _check_width(path: Path, width: int, rest: bytes) -> None:
 
 
 def _narrow(numbers: np.ndarray) -> np.ndarray:
-    """In float32; what is too large is infinite, and found by ``_check_finite``."""
+    """Convert to float32; values that are too large become infinite, which ``_check_finite`` detects."""
     with np.errstate(over="ignore"):
         return numbers.astype(np.float32)
 
 
 def _check_finite(rows: np.ndarray, place: str, first: int) -> None:
-    """``place`` and ``first``: how messages name the first of the rows."""
+    """Raise InputError for values that are not finite; ``place``, ``first``: how messages name the first row."""
     bad = ~np.isfinite(rows).all(1)
     if bad.any():
         at = first + int(np.flatnonzero(bad)[0])
@@ -200,7 +200,7 @@ def _check_finite(rows: np.ndarray, place: str, first: int) -> None:
 
 
 def _trailing_numbers(line: bytes) -> int:
-    """How many numbers end a line, of which the first field is a word."""
+    """Count the numbers at the end of a line whose first field is a word."""
     fields = _trimmed(line).split(b" ")
     for n, text in enumerate(reversed(fields[1:])):
         try:
@@ -211,12 +211,12 @@ def _trailing_numbers(line: bytes) -> int:
 
 
 def _trimmed(line: bytes) -> bytes:
-    # Not strip(): a word may begin with a character that Python takes for white space.
+    # Not strip(): a word may start with a character that Python treats as white space.
     return line.rstrip(b" \r\n")
 
 
 def _header(line: bytes) -> tuple[int, int] | None:
-    """``count width``, or None for a line that says something else."""
+    """Parse ``count width``; None for any other line."""
     fields = _trimmed(line).split(b" ")
     if len(fields) != 2 or not all(text.isdigit() and len(text) < 12 for text in fields):
         return None
@@ -225,14 +225,14 @@ def _header(line: bytes) -> tuple[int, int] | None:
 
 
 def _is_binary(rest: bytes, width: int) -> bool:
-    """Whether what follows a header is a word and float32 numbers, not a line of text."""
+    """Whether a header is followed by a word and float32 numbers rather than a line of text."""
     line = rest.lstrip(b"\n").partition(b" ")[2].partition(b"\n")[0]
     as_text = len(line) >= 2 * width - 1 and not line.translate(None, b"+-.0123456789eEinfaINFA \r")
     return not as_text and len(rest.translate(None, _CONTROLS)) < len(rest)
 
 
 def _open_word2vec(path: Path, n_words: int, width: int) -> VectorFile:
-    """Some writers end each vector with a newline, others do not: leading ones of a word are dropped."""
+    """Open word2vec's binary file. Some writers end each vector with a newline: leading ones of a word are dropped."""
     size, met = 4 * width, Met()
 
     def blocks() -> Iterator[VectorBlock]:
@@ -265,7 +265,7 @@ def _open_word2vec(path: Path, n_words: int, width: int) -> VectorFile:
 
 
 def _open_glove(path: Path, vocab: Path) -> VectorFile:
-    """V rows of a vector and its bias, then V of context; a word is the sum of its two, biases are dropped.
+    """Open GloVe's binary file: V rows of vector and bias, then V for contexts; a word is their sum without biases.
 
     Source: stanfordnlp/GloVe src/glove.c, save_params with its default of write_header 0 and model 2.
     """
@@ -295,7 +295,7 @@ def _open_glove(path: Path, vocab: Path) -> VectorFile:
 
 
 def _open_fasttext(path: Path) -> VectorFile:
-    """The vector of a word is the mean of its own row and those of its n-grams.
+    """Open fastText's .bin; the vector of a word is the mean of its own row and those of its n-grams.
 
     Source: facebookresearch/fastText src/args.cc, dictionary.cc, fasttext.cc, densematrix.cc.
     """
@@ -307,7 +307,7 @@ def _open_fasttext(path: Path) -> VectorFile:
             raise InputError(f"{path}: fastText file of version {version}: expected one of {_VERSIONS}")
         width, *_, kind, n_buckets, shortest, longest, _, _ = reader.numbers("<12id")
         if kind == _SUPERVISED and version == 11:
-            longest = 0  # these files say otherwise, but were trained so (fasttext.cc, loadModel)
+            longest = 0  # these files say otherwise, but were trained without n-grams (fasttext.cc, loadModel)
         n_entries, n_words, n_labels, _, n_pruned = reader.numbers("<iiiqq")
         if min(width, n_words) < 1 or min(n_labels, n_buckets) < 0 or n_words + n_labels != n_entries:
             raise InputError(f"{path}: {n_words} words of {width} numbers among {n_entries} entries: it is damaged")
@@ -322,7 +322,7 @@ def _open_fasttext(path: Path) -> VectorFile:
             f"{path}: a matrix of {shape[0]:,} x {shape[1]:,}, expected {n_words + n_buckets:,} x {width:,}, all of it "
             "in the file: is it whole?"
         )
-    # Copied on writing, that is never: torch takes no arrays that cannot be written.
+    # Copy-on-write, though never written: torch does not accept read-only arrays.
     rows = np.memmap(path, "<f4", "c", reader.at, shape)
     has_ngrams = longest > 0 and n_buckets > 0 and n_pruned < 0
     subwords = Subwords(rows[n_words:], max(shortest, 1), longest) if has_ngrams else None
@@ -338,10 +338,10 @@ def _open_fasttext(path: Path) -> VectorFile:
 
 
 def _with_ngrams(words: list[bytes], own: np.ndarray, subwords: Subwords) -> np.ndarray:
-    """The mean of each word's own row (n, width) and the rows of its n-grams; ``</s>`` has none."""
+    """Average each word's own row (n, width) and the rows of its n-grams; ``</s>`` has none."""
     found = np.empty_like(own)
     order = np.argsort([len(word) for word in words], kind="stable")
-    # Words of like length together: one long word would make the rectangle of all as wide.
+    # Group words of similar length: one long word would widen the padded rectangle of all.
     for numbers in np.array_split(order, max(len(words) // 512, 1)):
         chosen = [b"" if words[i] == b"</s>" else words[i] for i in numbers]
         sums, counts = _ngram_sums(chosen, subwords)
@@ -358,7 +358,7 @@ def _ngram_sums(words: Sequence[bytes], subwords: Subwords) -> tuple[np.ndarray,
 
 
 class _Reader:
-    """Numbers and names of a binary file, one after the other. ``at``: where the next one begins."""
+    """Reads the numbers and names of a binary file in sequence. ``at``: the position of the next one."""
 
     def __init__(self, path: Path, data: mmap.mmap):
         self.path, self.data, self.at = path, data, 0
@@ -371,7 +371,7 @@ class _Reader:
         return found
 
     def words(self, n: int, *, labels: bool = False) -> list[bytes]:
-        """Names, each ended by NUL, of words or of labels."""
+        """Read ``n`` NUL-terminated names of words, or of labels."""
         found = []
         for _ in range(n):
             end = self.data.find(b"\0", self.at, self.at + _LONGEST_WORD)
@@ -388,7 +388,7 @@ class _Reader:
 
 
 def _word(name: bytes, met: Met) -> str:
-    """Composed (NFC), as all but the tokenizers of text that is split already make text before they look words up."""
+    """Compose a word (NFC), as all tokenizers except those for already split text do before looking words up."""
     try:
         return normalize("NFC", name.decode())
     except UnicodeDecodeError:
@@ -403,7 +403,7 @@ def _shown(line: bytes) -> str:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[BinaryIO]:
-    """Inside, the bytes of a file, unpacked; what goes wrong with them is an InputError."""
+    """Open a file for reading, decompressed; errors in reading it become InputError."""
     suffix = path.suffix.lower()
     try:
         with open_packed(path) as stream:
@@ -416,7 +416,7 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap]:
-    """Inside, a file as if it were in memory."""
+    """Memory-map a file inside the context."""
     with _reading(path) as stream:
         if path.suffix.lower() in (".gz", ".xz"):
             raise InputError(f"{path}: fastText's .bin is read where it lies: unpack it first")

@@ -1,4 +1,4 @@
-"""Documents to shards: blocks of them, each of which a worker process splits into sentences and tokenises."""
+"""Turn documents into shards: a worker process splits each block of documents into sentences and tokenises it."""
 
 import os
 from array import array
@@ -29,9 +29,9 @@ class Block:
 
 
 class Blocks:
-    """Yields documents in blocks of about ``characters``; held-out ones are in separate blocks.
+    """Yields documents in blocks of about ``characters``; held-out documents get separate blocks.
 
-    ``threshold``: documents of the text with a lower hash are held out, as all of ``dev`` are.
+    ``threshold``: documents of ``text`` with a lower hash are held out, as are all of ``dev``.
     """
 
     def __init__(self, text: Selection, dev: Selection | None, threshold: int, characters: int):
@@ -44,7 +44,7 @@ class Blocks:
         return sum(part.bytes_consumed for part in self._parts)
 
     def repeated(self) -> int:
-        """Number of documents equal to an earlier one, without copies by weight."""
+        """Number of documents equal to an earlier one, not counting copies made by weight."""
         return len(self._hashes) - len(np.unique(np.frombuffer(self._hashes, np.uint64))) if self._hashes else 0
 
     def __iter__(self) -> Iterator[Block]:
@@ -86,14 +86,14 @@ def start_worker(tokenizer: str, workers: int) -> None:
 def make_shard(
     out: Path, name: str, documents: list[tuple[str, ...]], lines: Lines, lowercase: float = 0.0
 ) -> ShardInfo:
-    """Split, tokenise and write one block; runs in a worker. ``lowercase``: share of its documents."""
+    """Split, tokenise and write one block; runs in a worker. ``lowercase``: share of its documents to lower-case."""
     assert _worker_ids is not None
     sentences, ends = list[str](), list[int]()
     for paragraphs in documents:
         begin = len(sentences)
         for paragraph in paragraphs:
             sentences += [paragraph] if lines in ("sentence", "pair") else split_sentences(paragraph)
-        # Sentences are split first: capitals show where they begin.
+        # Split sentences first: capitals show where they begin.
         if lowercase and document_hash(paragraphs, "lowercase") < lowercase * 2**64:
             sentences[begin:] = [sentence.lower() for sentence in sentences[begin:]]
         ends.append(len(sentences))
@@ -103,7 +103,7 @@ def make_shard(
     ]
     ids = np.concatenate([block for block, _ in blocks])
     sizes = np.concatenate([block for _, block in blocks])
-    # Drop sentences without tokens (control characters only) and documents without sentences; of a pair, both sides.
+    # Drop sentences without tokens (control characters only) and documents without sentences; for a pair, both sides.
     if lines == "pair":
         empty = np.repeat((sizes.reshape(-1, 2) == 0).any(1), 2)
         ids = ids[~np.repeat(empty, sizes)]

@@ -1,6 +1,6 @@
 """Write the data card of a corpus, ``README.md``: its sources, what was removed and why.
 
-Like the shards it depends only on the text and the options: no dates, no machine, no number of workers.
+Like the shards, it depends only on the text and the options: no dates, no machine, no number of workers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from firth.data.shards import ShardInfo, SourceFile
 from firth.errors import ConfigError
 
 NAME = "README.md"
-_LEAST_SHARE = 0.001  # least share of the letters for a script to be listed
+_LEAST_SHARE = 0.001  # smallest share of the letters for which a script is listed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,7 +222,7 @@ def _place(where: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Text as inline code, whatever it holds."""
+    """Format any text as inline code."""
     return "`" + " ".join(text.replace("`", "'").split()) + "`"
 
 

@@ -11,7 +11,7 @@ from firth.corpus.duplicates import LONG, RECURRING
 from firth.corpus.fingerprints import DIGIT, IDEOGRAPH, LETTER, OPEN, SCRIPTS, SYMBOL, FingerprintBlock, fingerprint
 from firth.errors import ConfigError
 
-# Each reason with what it removes; its number is its position here, from 1. The first six remove documents.
+# Each reason and what it removes; its number is its position here, from 1. The first six remove documents.
 REASONS = {
     "other-script": "documents with less than half of their letters in the given scripts",
     "other-language": "documents in none of the given languages, judged by frequent words",
@@ -32,9 +32,9 @@ OPTIONAL = tuple(name for name in REASONS if name not in ALWAYS)
 _LIST_RUN = 5  # paragraphs
 _LIST_WIDTH = 60  # characters; an ideograph counts as two
 _LEAST_DIGITS = 12
-_LEAST_VISIBLE = 20  # least characters of a paragraph to count symbols in
+_LEAST_VISIBLE = 20  # fewest visible characters of a paragraph in which symbols are counted
 _LEAST_LANGUAGE_WORDS = 20
-_LEAST_COMMON = 0.05  # least share of words among the most frequent of the language
+_LEAST_COMMON = 0.05  # smallest share of words that must be among the most frequent of the language
 
 _LANGUAGE_SCRIPTS = {
     "ar": ("arabic",), "el": ("greek",), "he": ("hebrew",), "hi": ("devanagari",), "ja": ("kana", "han"),
@@ -56,7 +56,7 @@ LANGUAGES = tuple(sorted([*_LANGUAGE_SCRIPTS, *_COMMON_WORDS]))
 class Cleaning:
     """Options of cleaning: what to remove from a corpus, and what to compare it with.
 
-    ``rules``: names of REASONS. ``similarity``: a document is a near-duplicate from this Jaccard similarity on.
+    ``rules``: names of REASONS. ``similarity``: Jaccard similarity from which a document is a near-duplicate.
     ``scripts``, ``languages``: of documents to keep (either is enough); empty: any. ``against``: evaluation
     files to search for in the corpus; ``remove_overlap`` removes the paragraphs where they are found.
     ``memory``: bytes of hashes to hold before they move to disk.
@@ -98,7 +98,7 @@ def code(reason: str) -> int:
 
 
 def document_reasons(block: FingerprintBlock, cleaning: Cleaning) -> np.ndarray:
-    """For each document the number of a reason to remove it, or 0; uint8 (D,)."""
+    """Number of the reason to remove each document, or 0; uint8 (D,)."""
     reasons = np.zeros(len(block.paragraph_starts) - 1, np.uint8)
     if "damaged" in cleaning.rules:
         sums = np.concatenate((np.zeros((1, 2), np.int64), np.cumsum(
@@ -120,7 +120,7 @@ def _in_scripts(block: FingerprintBlock, scripts: Collection[str]) -> np.ndarray
 
 
 def _in_language(block: FingerprintBlock, language: str) -> np.ndarray:
-    """Whether each document is in a language: by script if that decides, else by frequent words of Latin languages."""
+    """Whether each document is in a language: by script if that decides it, else by frequent words (Latin script)."""
     if language in _LANGUAGE_SCRIPTS:
         fits = _in_scripts(block, _LANGUAGE_SCRIPTS[language])
         kana = block.scripts[:, SCRIPTS.index("kana")] * 20 > block.scripts.sum(1)
@@ -142,14 +142,14 @@ def _common_hashes(language: str) -> np.ndarray:
 
 
 def paragraph_reasons(block: FingerprintBlock, rules: Collection[str]) -> np.ndarray:
-    """For each paragraph the number of a reason to remove it, or 0; uint8 (P,)."""
+    """Number of the reason to remove each paragraph, or 0; uint8 (P,)."""
     kinds = block.kinds
     letters = kinds[:, LETTER] + kinds[:, IDEOGRAPH]
     visible = letters + kinds[:, DIGIT] + kinds[:, SYMBOL]
     short = visible + kinds[:, IDEOGRAPH] <= _LIST_WIDTH
     listed = _long_runs(short & ((block.ends == OPEN) | (block.bullets > 0)), block.paragraph_starts)
     reasons = np.zeros(len(kinds), np.uint8)
-    # If several apply, the first of the table wins: it is written last.
+    # If several apply, the first in REASONS wins: it is written last.
     for name, applies in (
         ("lists", listed),
         ("symbols", (kinds[:, SYMBOL] * 10 > visible * 3) & (visible >= _LEAST_VISIBLE)),
@@ -162,7 +162,7 @@ def paragraph_reasons(block: FingerprintBlock, rules: Collection[str]) -> np.nda
 
 
 def _long_runs(chosen: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Those of ``chosen`` in a run of five or more; a run ends with its document."""
+    """Keep those of ``chosen`` in a run of five or more; runs do not cross documents."""
     begins = np.zeros(len(chosen) + 1, bool)
     begins[starts] = True
     begins = begins[:-1]

@@ -1,7 +1,7 @@
 """Detect evaluation texts in a corpus by shared runs of 8 to 13 words.
 
-Source: Brown et al. 2020, appendix C: the length of the run is the 5th percentile of a file's text lengths, within 8
-and 13 words; a run that occurs in more than ten places of the corpus is a common phrase, not a leak.
+Source: Brown et al. 2020, appendix C: the run length is the 5th percentile of a file's text lengths, but at least 8
+and at most 13 words; a run that occurs in more than ten places of the corpus is a common phrase, not a leak.
 """
 
 import json
@@ -20,7 +20,7 @@ from firth.text.corpus import read_text_lines
 from firth.text.finding import bare_name
 from firth.text.tokenizer import whole_text
 
-# Of the evaluation files in a folder.
+# Suffixes of evaluation files in a folder.
 SUFFIXES = (".txt", ".text", ".tsv", ".csv", ".json", ".jsonl", ".ndjson")
 SHORTEST, LONGEST = 8, 13  # words
 COMMON = 10  # places
@@ -33,7 +33,7 @@ _JSON_DEPTH = 50
 class Found:
     """The overlap of an evaluation file with the corpus.
 
-    ``examples``: number of its rows (strings, in JSON). ``short``: those without a text of ``n`` words, not compared.
+    ``examples``: number of its rows (in JSON: strings). ``short``: those without a text of ``n`` words, not compared.
     ``found``: those that share ``n`` consecutive words with the corpus. ``quotes``: some of them, as (words, place).
     """
 
@@ -67,7 +67,7 @@ class Runs:
     might_be: np.ndarray
 
     def find(self, block: FingerprintBlock) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (indices of the runs found, the words of the block where they start)."""
+        """Return (indices of the runs found, the words of the block at which they start)."""
         hashes = mix(ngrams(block.words, self.n))
         at = np.flatnonzero(self.might_be[(hashes >> np.uint64(64 - _FILTER_BITS)).astype(np.int64)])
         at = at[inside(block.document_starts, self.n)[at]]
@@ -78,7 +78,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Matches: index of the run, document of the block, first and last paragraph of the block."""
+    """Matches: index of the run, document in the block, first and last paragraph in the block."""
 
     runs: np.ndarray
     documents: np.ndarray
@@ -87,7 +87,7 @@ class Hits:
 
 
 def find_all(block: FingerprintBlock, searched: list[Runs]) -> Hits:
-    """Find every position of a block where a run of an evaluation text starts."""
+    """Find every position in a block where a run of an evaluation text starts."""
     found = [runs.find(block) for runs in searched]
     sizes = np.concatenate([np.full(len(at), runs.n) for runs, (_, at) in zip(searched, found, strict=True)])
     numbers, at = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -110,16 +110,16 @@ class Contamination:
             self.searched.append(Runs(n, self._size, hashes, might_be))
             self._size += len(hashes)
         self._counts = np.zeros(self._size, np.int64)
-        self._hits: list[tuple[int, str, np.ndarray]] = []  # run, place, keys of its paragraphs
+        self._hits: list[tuple[int, str, np.ndarray]] = []  # run, place, keys of the paragraphs it touches
 
     def add(self, run: int, where: str, keys: np.ndarray) -> None:
-        """Record a match of a run, with the keys of its paragraphs."""
+        """Record a match of a run, with the keys of the paragraphs it touches."""
         self._counts[run] += 1
         if self._counts[run] <= COMMON:
             self._hits.append((run, where, keys))
 
     def found(self, removed: np.ndarray) -> tuple[list[Found], np.ndarray]:
-        """Returns (the overlap of each file, sorted keys of the paragraphs), without ``removed`` documents (bool)."""
+        """Return (overlap of each file, sorted keys of matching paragraphs), ignoring ``removed`` documents (bool)."""
         places: dict[int, str] = {}
         keys: list[np.ndarray] = []
         for run, where, paragraphs in self._hits:
@@ -205,7 +205,7 @@ def _strings(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def keys_of(hits: Hits, block: FingerprintBlock) -> list[np.ndarray]:
-    """For each match the keys of the paragraphs that the run touches; documents count from the block's first."""
+    """Keys of the paragraphs that each match touches; documents are numbered from the block's first."""
     is_long = np.diff(block.word_starts) >= LONG
     keys = []
     for document, first, last in zip(hits.documents, hits.first, hits.last, strict=True):

@@ -1,8 +1,8 @@
 """Find duplicate documents, near-duplicate documents, and recurring paragraphs.
 
-Near-duplicates are found by MinHash: a document is the set of its windows of five words, its signature estimates how
-much of that set it shares with another (the Jaccard similarity), and only documents that agree in a whole band of the
-signature are compared. The first document of each group stays, so the result depends only on the order of the text.
+Near-duplicates are found by MinHash: a document is the set of its five-word windows, signatures estimate how much of
+that set two documents share (the Jaccard similarity), and only documents that agree in a whole band of the signature
+are compared. The first document of each group stays, so the result depends only on the order of the text.
 
 Source: Broder 1997 (MinHash); Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, §3.4 (bands); Shrivastava
 2017 (one permutation with optimal densification: a document is hashed once, not once per signature value).
@@ -23,21 +23,21 @@ SHINGLE = 5  # words
 LEAST_WORDS = 30  # a shorter document has too few windows: only exact duplicates are found
 RECURRING = 3  # a paragraph that occurs this often in the corpus is boilerplate
 LONG = 6  # words that make a paragraph long; shorter ones (headings) may recur
-_FOUND = 0.95  # least share of the pairs exactly at the threshold that share a band
+_FOUND = 0.95  # smallest share of the pairs exactly at the threshold that must share a band
 _ROUNDS = 8
 _EMPTY = np.uint32(0xFFFFFFFF)
-PARAGRAPH_BITS = np.uint64(24)  # one of them marks a long paragraph
+PARAGRAPH_BITS = np.uint64(24)  # the lowest one marks a long paragraph
 _AT_ONCE = 1 << 16  # signatures compared at once
 
 
 def band_rows(threshold: float) -> int:
-    """Signature values per band: the most with which 95 % of the pairs at the threshold still share a band."""
+    """Signature values per band: the most for which 95 % of the pairs at the threshold still share a band."""
     found = [rows for rows in range(1, SIGNATURE + 1) if 1 - (1 - threshold**rows) ** (SIGNATURE // rows) >= _FOUND]
     return max(found, default=1)
 
 
 def signatures(block: FingerprintBlock) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (documents with a signature, their signatures as uint16 (n, SIGNATURE)).
+    """Return (documents with a signature, their signatures as uint16 (n, SIGNATURE)).
 
     Only the sixteen low bits of each value are kept: two different values collide once in 65,536 times.
     """
@@ -93,7 +93,7 @@ def split_key(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def later_ones(spill: Spill) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """From a spill of (hash, document): yield documents with an earlier hash, and the earliest such document."""
+    """From a spill of (hash, document), yield documents whose hash occurred before, and the first document with it."""
     for keys, documents in spill.sorted_parts():
         starts, sizes = groups(keys)
         first = np.repeat(documents[starts], sizes)
@@ -102,7 +102,7 @@ def later_ones(spill: Spill) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def recurring(spill: Spill, removed: np.ndarray) -> Iterator[np.ndarray]:
-    """From a spill of (hash, paragraph key): yield all but the first occurrence of each recurring paragraph.
+    """From a spill of (hash, paragraph key), yield all but the first occurrence of each recurring paragraph.
 
     Paragraphs of ``removed`` documents (bool, one per document) do not count.
     """
@@ -117,7 +117,7 @@ def recurring(spill: Spill, removed: np.ndarray) -> Iterator[np.ndarray]:
 
 @dataclass(slots=True)
 class NearDuplicates:
-    """Finds near-duplicates: signatures in text order in a file, and their bands in a spill."""
+    """Finds near-duplicates; keeps signatures in text order in a file, and their bands in a spill."""
 
     file: Path
     spill: Spill
@@ -145,7 +145,7 @@ class NearDuplicates:
         documents = np.fromfile(self.file.with_suffix(".documents"), np.int64)
         gone = removed[documents]
         leaders = self._leaders(signed, gone)
-        # In text order: the document it resembles may itself have been removed.
+        # In text order: the document that one resembles may itself have been removed.
         stands_for = np.arange(self.rows)
         for row in np.flatnonzero(leaders < np.arange(self.rows)):
             leader = stands_for[leaders[row]]
@@ -155,12 +155,12 @@ class NearDuplicates:
                 yield int(documents[row]), int(documents[leader]), similarity
 
     def _leaders(self, signed: np.ndarray, gone: np.ndarray) -> np.ndarray:
-        """For each signature the earliest similar one found; itself if there is none."""
+        """Find the earliest similar signature of each signature; itself if there is none."""
         leaders = np.arange(self.rows)
         for keys, values in self.spill.sorted_parts():
             rows = values.astype(np.int64)
             keys, rows = keys[~gone[rows]], rows[~gone[rows]]
-            # In each group all are compared with the first; dissimilar ones form the next group, repeatedly.
+            # All members of a group are compared with its first; dissimilar ones form the next group, repeatedly.
             for _ in range(_ROUNDS):
                 starts, sizes = groups(keys)
                 first = np.repeat(rows[starts], sizes)

@@ -37,13 +37,13 @@ from firth.text.wordpiece import MAX_TYPES, WordCounts
 
 HELD_OUT = 0.1  # share of the documents held out to evaluate the tokens chosen from the others
 _SHOWN = 30  # new tokens shown in the report
-# Different runs of characters between blanks that a block has: in text without blanks, whole paragraphs.
+# Distinct runs of characters between white space in a block; in text without white space, these are whole paragraphs.
 _BLOCK_RUNS = 100_000
 
 
 @dataclass(slots=True)
 class _Part:
-    """The documents to choose tokens from, or those held out: their words, counted a block of text at a time."""
+    """The documents to choose tokens from, or those held out; their words are counted block by block."""
 
     counts: WordCounts
     documents: int = 0
@@ -51,7 +51,7 @@ class _Part:
 
     @property
     def words(self) -> Mapping[str, int]:
-        """The words that were counted."""
+        """The words and their counts."""
         return self.counts.counts
 
     def add(self, paragraphs: Sequence[str], tokenizer: Tokenizer) -> None:
@@ -62,7 +62,7 @@ class _Part:
             self.finish(tokenizer)
 
     def finish(self, tokenizer: Tokenizer) -> None:
-        """Count the words of what was added since the last block."""
+        """Count the words added since the last block."""
         self.counts.add(count_split_words(self._runs, tokenizer))
         self._runs.clear()
 
@@ -79,8 +79,8 @@ def extend(
 ) -> ExtendReport:
     """Add up to ``tokens`` WordPiece tokens of a text to a model of any kind, and write the model folder ``out``.
 
-    Old tokens keep their ids and weights. A new one is initialised with the mean of the tokens that it replaces.
-    The text is streamed; ``max_types`` bounds the number of distinct words held.
+    Existing tokens keep their ids and weights. A new one is initialised with the mean of the tokens that it replaces.
+    The text is streamed; ``max_types`` limits the number of distinct words held.
     """
     out = Path(out)
     if tokens < 1:
@@ -119,7 +119,7 @@ def extend(
 
 
 def _read(reader: CorpusReader, tokenizer: Tokenizer, max_types: int) -> tuple[_Part, _Part, str]:
-    """The text's words in two parts, and a hash of the text."""
+    """Read the text's words in two parts, and a hash of the text."""
     text, held, digest = _Part(WordCounts(max_types)), _Part(WordCounts(max_types)), hashlib.sha256()
     with Progress("count words", reader.total_bytes, "bytes") as progress:
         for document in reader:
@@ -147,7 +147,7 @@ def _choose(words: Mapping[str, int], tokenizer: Tokenizer, n: int, reader: Corp
 
 
 def extended_objective(loaded: Loaded, pieces: Sequence[str]) -> Objective:
-    """Extend the model's vocabulary-sized weights by a row for each new token."""
+    """Extend the model's vocabulary-sized weights by one row for each new token."""
     old = loaded.objective
     ids = {piece: i for i, piece in enumerate(loaded.tokenizer.pieces)}
     parts = [[ids[part] for part in greedy_pieces(piece, ids)] for piece in pieces]
@@ -166,7 +166,7 @@ def extended_objective(loaded: Loaded, pieces: Sequence[str]) -> Objective:
 
 
 def mean_rows(rows: Float[Tensor, "V *H"], parts: Sequence[Sequence[int]]) -> Float[Tensor, "W *H"]:
-    """Append to the rows of a vocabulary, for each new token, the mean of its parts' rows."""
+    """Append a row to those of a vocabulary for each new token: the mean of its parts' rows."""
     return torch.cat([rows, torch.stack([rows[list(some)].mean(0) for some in parts])])
 
 
@@ -212,7 +212,7 @@ def _report(
 def _provenance(
     loaded: Loaded, model: str | Path, tokenizer: Tokenizer, report: ExtendReport, digest: str
 ) -> dict[str, Any]:
-    """The provenance with what was added; a model may be extended more than once."""
+    """Add this extension to the provenance; a model may be extended more than once."""
     before = {key: value for key, value in loaded.provenance.items() if key not in ("firth", "torch", "python")}
     step = {
         "from": str(model),

@@ -29,8 +29,8 @@ class ExtendReport:
     """What was added to a model, and the effect.
 
     ``text``: the documents that tokens were chosen from; ``held_out``: the others, None if there are none.
-    ``frequent``: the most frequent new tokens. ``bad_*`` and ``cut_*`` as the reader found them;
-    ``pruned_words``: occurrences of rare words dropped to bound memory, which no number includes.
+    ``frequent``: the most frequent new tokens. ``bad_*`` and ``cut_*``: as reported by the reader.
+    ``pruned_words``: occurrences of rare words dropped to bound memory; no other figure includes them.
     """
 
     system: str

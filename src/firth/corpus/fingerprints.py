@@ -1,7 +1,7 @@
 """Measure text for cleaning: 64-bit hashes of its words, and counts of its kinds of characters.
 
 Text becomes one array of code points, and every step is a NumPy operation over it. A word is a run of letters,
-digits and marks in lower case; an ideograph or kana is a word. Hashes depend only on the words: not on
+digits and marks in lower case; each ideograph or kana is a word. Hashes depend only on the words: not on
 case, punctuation, white space, Unicode normalisation, process or machine.
 """
 
@@ -25,7 +25,7 @@ SCRIPTS = (
     "han",
     "other",
 )
-# Kinds of characters; the order is that of the columns of ``Block.kinds``.
+# Kinds of characters; the order is that of the columns of ``FingerprintBlock.kinds``.
 SPACE, SYMBOL, DIGIT, LETTER, IDEOGRAPH = range(5)
 # How a paragraph ends.
 OPEN, CLOSED = range(2)
@@ -44,7 +44,7 @@ _STEP = np.uint64(0xD1342543DE82EF95)
 
 @dataclass(frozen=True, slots=True)
 class FingerprintBlock:
-    """Some documents, measured.
+    """Measurements of some documents.
 
     ``words``: uint64 hashes of all words, in order. ``word_starts`` (P+1) and ``paragraph_starts`` (D+1): the first
     word of each paragraph, and the first paragraph of each document. ``kinds`` (P, 5): characters of each kind.
@@ -64,7 +64,7 @@ class FingerprintBlock:
 
     @property
     def document_starts(self) -> np.ndarray:
-        """The first word of each document, and the end."""
+        """The index of the first word of each document, and the end."""
         return self.word_starts[self.paragraph_starts]
 
 
@@ -103,7 +103,7 @@ def ngrams(words: np.ndarray, n: int) -> np.ndarray:
 
 
 def inside(starts: np.ndarray, n: int) -> np.ndarray:
-    """Which windows of ``n`` words lie within one part; parts start at ``starts``, the last of which is the end."""
+    """Which windows of ``n`` words are within one part; parts start at ``starts``, whose last value is the end."""
     n_windows = max(0, int(starts[-1]) - n + 1)
     ends = np.repeat(starts[1:], np.diff(starts))[:n_windows]
     return np.arange(n_windows) + n <= ends
@@ -129,7 +129,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some paragraphs, measured: hashes of their words, number of words of each, and the columns of Block."""
+    """Measurements of some paragraphs: hashes of their words, words per paragraph, and columns of FingerprintBlock."""
 
     words: np.ndarray
     sizes: np.ndarray
@@ -158,7 +158,7 @@ def _measure_piece(paragraphs: list[str]) -> _Piece:
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     at = np.minimum(codes, _TABLE)
     kinds, scripts = tables.kinds[at], tables.scripts[at]
-    # Each paragraph with the newline that ends it.
+    # Each paragraph includes the newline that ends it.
     breaks = np.flatnonzero(codes == 10)
     starts = np.concatenate(([0], breaks[:-1] + 1))
     assert len(breaks) == len(paragraphs)
@@ -167,7 +167,7 @@ def _measure_piece(paragraphs: list[str]) -> _Piece:
     table = np.empty((len(paragraphs), 9 + len(SCRIPTS)), np.int64)
     owner = np.repeat(np.arange(len(paragraphs), dtype=np.int64), breaks + 1 - starts)
     table[:, :5] = np.bincount(owner * 5 + kinds, minlength=len(paragraphs) * 5).reshape(-1, 5)
-    table[:, SPACE] -= 1  # the newline is ours
+    table[:, SPACE] -= 1  # the newline that was added
     table[:, 5] = _ends(codes, starts, breaks, tables)
     table[:, 6] = tables.bullets[at[starts]]
     table[:, 7] = np.add.reduceat(tables.bars[at], starts, dtype=np.int64)
@@ -179,7 +179,7 @@ def _measure_piece(paragraphs: list[str]) -> _Piece:
 
 
 def _words(lower: np.ndarray, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Hash the words; also returns where each starts."""
+    """Hash the words; also return where each starts."""
     in_word = (kinds == LETTER) | (kinds == DIGIT)
     single = kinds == IDEOGRAPH
     before = np.concatenate(([False], in_word[:-1]))
@@ -220,7 +220,7 @@ def _powers(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """Properties of each code point; the last row covers all that follow."""
+    """Properties of each code point; the last row covers all higher ones."""
 
     kinds: np.ndarray
     scripts: np.ndarray
@@ -253,7 +253,7 @@ def _tables() -> _Tables:
         if len(small := character.lower()) == 1:
             lower[code] = ord(small)
     kinds[_TABLE], scripts[_TABLE] = IDEOGRAPH, SCRIPTS.index("han")
-    # Names beside their row, so that no word hashes as nothing.
+    # Add 1, so that no character has the value 0 and no word hashes as nothing.
     lower += np.uint64(1)
     return _Tables(kinds, scripts, lower, *(_marked(text) for text in (_SENTENCE_ENDS, _CLOSERS, _BULLETS, _BARS)))
 

@@ -1,4 +1,4 @@
-"""Which documents are held out for evaluation: a share of them, sampled by a hash of their text."""
+"""Decide which documents are held out for evaluation: a share of them, sampled by a hash of their text."""
 
 import heapq
 from itertools import chain
@@ -6,7 +6,7 @@ from itertools import chain
 from firth.corpus.selection import Selection, document_hash
 from firth.text.records import Document
 
-# Least number of held-out documents if the text has ten times as many; of less text a tenth, of two documents one.
+# Minimum number of held-out documents if the text has ten times as many; of less text a tenth, of two documents one.
 LEAST_HELD_OUT = 10
 
 
@@ -16,24 +16,24 @@ def is_held_out(document: Document, share: float) -> bool:
 
 
 def threshold(text: Selection, share: float) -> int:
-    """The hash threshold below which documents are held out: a share of them, a few at least.
+    """Return the hash threshold below which documents are held out: a share of them, but at least a few.
 
-    Equal documents count once. Text is read ahead until the share has given enough documents, so only small corpora
-    are read to the end.
+    Equal documents count once. Text is read ahead until enough documents are held out, so only small corpora are read
+    to the end.
     """
     if not share:
         return 0
     limit = int(share * 2**64)
     lowest: list[int] = []  # the smallest hashes, negated: a heap with the largest of them on top
     seen = set[int]()
-    # Different documents, as many as matter, and those of them that the share holds out.
+    # Distinct documents, and the distinct ones that the share holds out; as many of each as matter.
     documents, held = set[int](), set[int]()
     is_left = False
     for document, copy in text:
         if copy:  # copies follow all first readings
             break
         if not any(character.isprintable() and character not in " \ufffd" for character in chain(*document.paragraphs)):
-            continue  # it has no token, and will be left out
+            continue  # has no tokens and will be left out
         hashed = document_hash(document.paragraphs)
         if len(documents) < 10 * LEAST_HELD_OUT:
             documents.add(hashed)
@@ -53,5 +53,5 @@ def threshold(text: Selection, share: float) -> int:
         return 0
     least = min(LEAST_HELD_OUT, max(1, len(documents) // 10), len(hashes) - 1)
     limit = max(limit, hashes[least - 1] + 1)
-    # Of a few documents, keep at least one to train on.
+    # If there are only a few documents, keep at least one to train on.
     return min(limit, hashes[-1]) if len(hashes) <= LEAST_HELD_OUT else limit

@@ -1,6 +1,6 @@
-"""``firth prepare``: text to shards, in parallel, in constant memory, resumable.
+"""``firth prepare``: turn text into shards, in parallel, in constant memory, resumable.
 
-With cleaning the text is read twice: a survey decides what to remove, then the rest is split into blocks of
+With cleaning, the text is read twice: a survey decides what to remove, then the rest is split into blocks of
 documents, each of which a worker process turns into one shard. A shard depends only on the text and the
 options, never on the number of workers. Finished shards are recorded in ``progress.jsonl``, so that the same
 command resumes after a kill.
@@ -61,12 +61,12 @@ HOLD_OUT = 0.01
 
 @dataclass(frozen=True, slots=True)
 class PrepareReport:
-    """The sources and contents of a corpus; ``bad_*`` and ``cut_*`` as the reader found them.
+    """The sources and contents of a corpus; ``bad_*`` and ``cut_*``: as reported by the reader.
 
     ``skipped_pairs``: parallel pairs with an empty side. ``removed``: for each reason its name,
     documents, paragraphs and characters. ``repeated_documents``: exact duplicates of earlier ones, if no survey
-    removed them. ``evaluation_texts``: the overlap with evaluation files. ``unknown``: the number of training tokens
-    that the tokenizer does not know.
+    removed them. ``evaluation_texts``: the overlap with evaluation files. ``unknown``: the number of unknown tokens in
+    the training text.
     """
 
     documents: int
@@ -106,13 +106,13 @@ def prepare(
 ) -> PrepareReport:
     """Build corpus folder ``out`` from text files, folders or globs.
 
-    ``lines``: each is a paragraph, which is split into sentences, or one sentence; or part of a ``book``, a file that
-    is one document, with blank lines between paragraphs. ``hold_out``: share of documents (sampled by
-    a hash of their text; a few at least) held out for evaluation, unless ``dev`` files are given. ``second`` (and
+    ``lines``: each line is a paragraph, which is split into sentences, or one sentence, or part of a ``book``: a file
+    that is one document, with blank lines between paragraphs. ``hold_out``: share of documents (sampled by a hash of
+    their text; at least a few) held out for evaluation, unless ``dev`` files are given. ``second`` (and
     ``dev_second``) builds parallel text: line i there is the translation of line i of ``paths``, and each pair is a
     document of two sentences. ``weights``: how often to repeat the documents of a file, by patterns of its path or
     name, or by its Path; ``licences``: for the data card, by patterns. ``lowercase``: share of the training documents
-    (sampled by a hash of their text) whose letters are lower-cased, so that a cased model can read such text too.
+    (sampled by a hash of their text) that are lower-cased, so that a cased model can read such text too.
     """
     out = Path(out)
     check_processors("workers", workers or 1, WORKERS_EACH)
@@ -181,13 +181,13 @@ def prepare(
 
 
 def _count_unknown(out: Path, train: Sequence[ShardInfo], tokenizer: Tokenizer) -> int:
-    """The number of training tokens that the tokenizer does not know."""
+    """Count the unknown tokens in the training text."""
     files = (part_path(out, info.name, "ids") for info in train)
     return sum(int(np.count_nonzero(np.load(file, mmap_mode="r") == tokenizer.unk_id)) for file in files)
 
 
 def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[float], lowercase: float) -> str:
-    """The options that determine a corpus, besides text and tokenizer, as JSON."""
+    """The options that, along with text and tokenizer, determine a corpus, as JSON."""
     options: dict[str, Any] = {"lines": lines, "hold_out": share, "block": BLOCK_CHARACTERS}
     if any(weight != 1 for weight in weights):
         options["weights"] = list(weights)
@@ -206,7 +206,7 @@ def _options(lines: Lines, share: float, cleaning: Cleaning, weights: Sequence[f
 
 
 def _check_apart(train: Sequence[Path], dev: Sequence[Path]) -> None:
-    """ConfigError if a file is to be trained on and held out."""
+    """Raise ConfigError if a file is both to be trained on and held out."""
     held = {os.path.realpath(path) for path in dev}
     both = next((path for path in train if os.path.realpath(path) in held), None)
     if both is not None:
@@ -249,7 +249,7 @@ def _open_folder(out: Path, header: dict[str, Any], tokenizer: Tokenizer) -> dic
             raise ConfigError(
                 f"{out} holds an unfinished corpus of other text, options or tokenizer: delete it or choose another"
             )
-        # A kill may have cut the last line short: rewrite it, so that the next line does not continue it.
+        # A kill may have cut the last line short: drop it, so that the next line does not continue it.
         whole = [line for line in rest if line.endswith("}")]
         write_text(progress, "\n".join([first, *whole]) + "\n")
         infos = [from_dict(ShardInfo, json.loads(line), str(progress)) for line in whole]
@@ -300,7 +300,7 @@ def _make_all(
                 continue
             share = lowercase if block.name.startswith("train") else 0.0
             waiting.append(submit(pool, make_shard, out, block.name, block.documents, lines, share))
-            # Few blocks in flight: memory stays constant for any amount of text.
+            # Few blocks are in flight, so memory stays constant for any amount of text.
             while len(waiting) > workers + 1 or (waiting and waiting[0].done()):
                 finish(waiting[0])
                 waiting.popleft()

@@ -1,4 +1,4 @@
-"""Select the documents of a corpus: what cleaning leaves, repeated by the weight of each file."""
+"""Select the documents of a corpus: those that cleaning keeps, repeated by the weight of each file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _SNIPPET = 160  # characters
 
 
 class DocumentReader(Readable, Protocol):
-    """Documents of files: ``CorpusReader`` or ``ParallelReader``."""
+    """Reads the documents of files: ``CorpusReader`` or ``ParallelReader``."""
 
     @property
     def report(self) -> ReadReport: ...
@@ -47,15 +47,15 @@ class FileTally:
 
 
 def document_hash(paragraphs: Sequence[str], salt: str = "") -> int:
-    """A 64-bit hash of a document's text, by which documents are held out or sampled."""
+    """Compute a 64-bit hash of a document's text, by which documents are held out or sampled."""
     text = "\n".join(paragraphs).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8, salt=salt.encode()).digest(), "little")
 
 
 def weights_of(files: Sequence[Path], given: Mapping[str, float] | Mapping[Path, float]) -> list[float]:
-    """The weight of each file, from the last pattern that matches its path or name; 1 if none does.
+    """Return the weight of each file, from the last pattern that matches its path or name; 1 if none does.
 
-    A Path instead of a pattern is of that file alone.
+    A Path instead of a pattern matches only that file.
 
     ConfigError for a pattern that matches no file, and for invalid weights.
     """
@@ -77,7 +77,7 @@ def weights_of(files: Sequence[Path], given: Mapping[str, float] | Mapping[Path,
 
 
 def matching_files(files: Sequence[Path], pattern: str) -> list[int]:
-    """The indices of the files that a pattern matches, or is: by path, by name, or by a folder of the path."""
+    """The indices of the files that a pattern matches or equals: by path, by name, or by a folder of the path."""
     return [
         number
         for number, path in enumerate(files)
@@ -88,7 +88,7 @@ def matching_files(files: Sequence[Path], pattern: str) -> list[int]:
 class Selection:
     """Streams documents with the index of their copy (0 for the first), any number of times.
 
-    All files come first in order, then those with a weight above 1 again, and so on, so copies are far apart; ``read``
+    All files come first, in order, then those with a weight above 1 again, and so on, so copies are far apart; ``read``
     reads them again as ``reader`` does. The fraction of a weight is sampled by a hash of the text. ``removed`` and
     ``files`` describe the current or last pass; ``removed`` counts only the first reading of a file.
     """
@@ -104,7 +104,7 @@ class Selection:
         self._verdict = verdict
         self._weights = list(weights) or [1.0] * len(reader.files)
         copies = max([1, *(int(np.ceil(weight)) for weight in self._weights)])
-        # The files of each further reading.
+        # The files of each additional reading.
         self._rounds = [[n for n, w in enumerate(self._weights) if w > copy] for copy in range(1, copies)]
         again = [reader.files[n] for chosen in self._rounds for n in chosen]
         self.total_bytes = reader.total_bytes + sum(path.stat().st_size for path in again)
@@ -156,7 +156,7 @@ class Selection:
         return share >= 1 or document_hash(document.paragraphs, f"copy {copy}") < share * 2**64
 
     def _kept(self, document: Document, number: int, *, tally: bool) -> Document | None:
-        """The part of a document that the verdict keeps."""
+        """Return the part of a document that the verdict keeps; None if nothing is left."""
         verdict = self._verdict
         if verdict is None:
             return document

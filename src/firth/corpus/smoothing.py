@@ -1,4 +1,4 @@
-"""Several languages in one corpus: exponentially smoothed sampling, so that small languages are seen more often.
+"""Mix several languages in one corpus: exponentially smoothed sampling, so that small languages are seen more often.
 
 Source: google-research/bert multilingual.md: each language's share of the text to the power 0.7, then normalised.
 """
@@ -18,9 +18,9 @@ EXPONENT = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language as one of the texts given: its files, its share of all characters, and the share it gets.
+    """A language, given as one text: its files, its share of all characters, and its smoothed share.
 
-    ``weight``: how often each of its documents is taken.
+    ``weight``: how often each of its documents is used.
     """
 
     given: str
@@ -31,10 +31,10 @@ class Language:
 
 
 def smoothed_languages(texts: Sequence[str | Path], exponent: float = EXPONENT) -> list[Language]:
-    """The languages of a corpus, one for each of ``texts``, with weights that leave the amount of text as it is.
+    """Compute the weights of the languages of a corpus, one per text, keeping the total amount of text the same.
 
     The share p of a language becomes p^S / Σ p^S. ``exponent`` S: 1 leaves shares as they are, 0 makes them equal.
-    Text is read once, to count characters. ConfigError for fewer than two texts, an exponent outside of 0 to 1, and a
+    Text is read once, to count characters. ConfigError for fewer than two texts, an exponent outside 0 to 1, and a
     file that belongs to two of them; InputError for a text without characters.
     """
     if not 0 <= exponent <= 1:
@@ -68,11 +68,11 @@ def smoothed_languages(texts: Sequence[str | Path], exponent: float = EXPONENT) 
 
 
 def told(languages: Sequence[Language], tell: Callable[[str], None]) -> None:
-    """Say each language's share, and the share that it gets."""
+    """Report each language's share, and its smoothed share."""
     for one in languages:
         tell(f"{one.given}: {one.share:.1%} of the text, {one.smoothed:.1%} sampled (weight {one.weight:.3g})")
 
 
 def weights_by_file(languages: Sequence[Language]) -> dict[Path, float]:
-    """The weight of each file's language, by its path."""
+    """The weight of each file's language, by path."""
     return {file: one.weight for one in languages for file in one.files}

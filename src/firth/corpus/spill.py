@@ -14,8 +14,8 @@ _PAIR = np.dtype([("key", "<u8"), ("value", "<u8")])
 class Spill:
     """Sorts pairs (key, value) of uint64: add them in any order, read them back sorted by key, then value.
 
-    Keys must be spread evenly over 64 bits, as hashes are. Up to ``memory`` bytes of pairs stay in memory; beyond that
-    all move to files in ``folder``, which must exist. The result is the same either way. Reading holds
+    Keys must be spread evenly over 64 bits, as hashes are. Up to ``memory`` bytes of pairs stay in memory; beyond that,
+    all of them move to files in ``folder``, which must exist. The result is the same either way. Reading holds
     a 256th of the pairs at a time.
     """
 
@@ -26,7 +26,7 @@ class Spill:
         self.spilled = False
 
     def add(self, keys: np.ndarray, values: np.ndarray) -> None:
-        """Add pairs: two arrays of one length."""
+        """Add pairs: two arrays of equal length."""
         pairs = np.empty(len(keys), _PAIR)
         pairs["key"], pairs["value"] = keys, values
         self._held.append(pairs)
@@ -35,7 +35,7 @@ class Spill:
             self._write()
 
     def sorted_parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield sorted (keys, values); pairs of one key come together. Afterwards memory and disk are cleared."""
+        """Yield sorted (keys, values); pairs with the same key come together. Then memory and disk are cleared."""
         if self.spilled:
             self._write()
             for part in range(_PARTS):
@@ -72,6 +72,6 @@ def _sorted(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The start and size of each group of equal keys in sorted keys."""
+    """Start and size of each group of equal keys in sorted ``keys``."""
     starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else np.zeros(0, np.int64)
     return starts, np.diff(np.append(starts, len(keys)))

@@ -2,7 +2,7 @@
 
 Workers measure blocks of documents; results are combined in text order, so the verdict is the
 same for any number of workers. Hashes beyond the memory limit go to disk in the survey's folder, which
-also keeps the verdict, so that an interrupted ``firth prepare`` does not repeat the pass.
+also stores the verdict, so that an interrupted ``firth prepare`` does not repeat the pass.
 """
 
 import json
@@ -70,8 +70,8 @@ class FileCount:
 class Verdict:
     """What cleaning removes; documents are numbered in the order of the files.
 
-    ``documents``: uint8, the number of a reason or 0. ``like``: for the first duplicates and near-duplicates the
-    earlier document (negative: one of the evaluation text) and the similarity. ``paragraphs``: sorted keys
+    ``documents``: uint8, the number of a reason, or 0. ``like``: for the first few duplicates and near-duplicates, the
+    earlier document (negative: one of the held-out text) and the similarity. ``paragraphs``: sorted keys
     of paragraphs, with their ``paragraph_reasons``.
     """
 
@@ -90,7 +90,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A worker's measurements of a block; documents count from the block's first."""
+    """A worker's measurements of a block; documents are numbered from the block's first."""
 
     characters: np.ndarray
     scripts: np.ndarray
@@ -107,7 +107,7 @@ class _Measured:
 
 def survey(reader: Readable, held_out: Readable | None, cleaning: Cleaning, folder: Path, workers: int) -> Verdict:
     """Read all text and decide what to remove. ``held_out``: evaluation text, from which nothing is removed, and
-    whose documents count as earlier ones. Creates ``folder``, which holds the verdict in the end.
+    whose documents count as earlier ones. Creates ``folder``, which finally holds the verdict.
     """
     if folder.is_dir():
         refuse_links(folder)
@@ -180,7 +180,7 @@ _searched: list[Runs] = []
 
 
 def _start_worker(cleaning: Cleaning, searched: list[Runs]) -> None:
-    """Initialise a worker process with what to look for."""
+    """Initialise a worker process with the options and the runs to search for."""
     global _cleaning, _searched
     _cleaning, _searched = cleaning, searched
 
@@ -229,7 +229,7 @@ class _State:
         self.n_documents = self.n_kept = 0
         self._contamination = Contamination(cleaning.against) if cleaning.against else None
         self.searched = self._contamination.searched if self._contamination else []
-        # Bands take most memory: about eight times as much as the rest of a document of a few paragraphs.
+        # Bands take the most memory: about eight times as much as the rest of a document of a few paragraphs.
         part = cleaning.memory // 8
         self._rows = band_rows(cleaning.similarity)
         self._hashes = Spill(folder, "documents", part)
@@ -241,7 +241,7 @@ class _State:
         self._counts: dict[int, np.ndarray] = {}
 
     def add(self, found: _Measured, places: list[str], files: np.ndarray, *, keep: bool) -> None:
-        """Add the next block of the text, or with ``keep`` of text from which nothing is removed."""
+        """Add the next block of the text, or with ``keep``, of text from which nothing is removed."""
         first = self.n_documents
         shift = np.uint64(first) << PARAGRAPH_BITS
         stays = np.ones(len(places), bool) if keep else found.reasons == _NOT_REMOVED
@@ -306,7 +306,7 @@ class _State:
         )
 
     def _paragraphs(self, reasons: np.ndarray, overlapping: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sorted keys of the paragraphs to remove from documents that stay, with their reasons."""
+        """Return the sorted keys of the paragraphs to remove from documents that stay, with their reasons."""
         parts = [*self._removed, (overlapping, np.full(len(overlapping), code("evaluation"), np.uint8))]
         for keys in recurring(self._long, reasons > 0):
             parts.append((keys, np.full(len(keys), code("repeated"), np.uint8)))
@@ -338,7 +338,7 @@ def _save(verdict: Verdict, folder: Path) -> None:
         "found": [asdict(file) for file in verdict.found],
         "like": [(a, b, similarity) for a, (b, similarity) in verdict.like.items()],
     }
-    # Written last: its presence means that the verdict is complete.
+    # Written last: its presence shows that the verdict is complete.
     write_text(folder / _DONE, json.dumps(rest))
 
 

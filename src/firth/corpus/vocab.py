@@ -35,7 +35,7 @@ class VocabReport:
     """The sources of a vocabulary and how well it fits them. Written as ``report.json``.
 
     ``coverage`` is the share of word occurrences without unknown tokens, ``unk_rate`` the share of unknown tokens,
-    ``tokens_per_word`` the number of tokens per word occurrence; all over the counted words.
+    ``tokens_per_word`` the number of tokens per word occurrence; all are over the counted words.
     ``bad_places`` holds the first invalid bytes as (file, byte offset).
     """
 
@@ -78,8 +78,8 @@ def build_vocab(
     ``score`` (WordPiece only; default "frequency"): which pair of tokens to merge next.
     The same text and options give the same bytes for any ``workers`` (default: the number of CPUs).
     ``max_types`` bounds memory: beyond it the rarest words are dropped. ``smooth``: each of ``paths`` is a language,
-    and its words count as if it had its share of the text to this power (see ``smoothing``). Raises ConfigError if
-    ``out`` already holds something, InputError for text that cannot be read.
+    and its words are counted as if its share of the text were raised to this power (see ``smoothing``). Raises
+    ConfigError if ``out`` is not empty, InputError for text that cannot be read.
     """
     started_at_s = time.perf_counter()
     out = Path(out)
@@ -143,7 +143,7 @@ def _check_options(size: int, kind: str, score: str | None, workers: int | None,
 def _count(
     reader: CorpusReader, splitter: WordSplitter, max_types: int, workers: int, weights: Mapping[Path, float]
 ) -> WordCounts:
-    """Count words; those of files with weights as often as these say, but at least once."""
+    """Count words; counts from files with weights are multiplied by these, but are at least 1."""
     total, language, weight = WordCounts(max_types), WordCounts(max_types), 1.0
 
     def finish() -> None:
@@ -169,7 +169,7 @@ def _count(
 
 
 def _count_in_workers(blocks: Iterator[list[str]], splitter: WordSplitter, workers: int) -> Iterator[Counter[str]]:
-    """Yield counts per block in order; few blocks are held at a time."""
+    """Yield the counts of each block, in order; few blocks are held at a time."""
     pool = make_pool(workers, _start_worker, splitter.lowercase, splitter.keep_accents, splitter.marked)
     waiting: deque[Future[Counter[str]]] = deque()
     try:

@@ -70,7 +70,7 @@ class Step:
 class Objective(nn.Module):
     """Computes summed losses from a batch. A fine-tuning task is an objective that can also predict.
 
-    ``encoder``: the system's encoder. ``config``: its options. ``weights``: of each term in the total loss.
+    ``encoder``: the system's encoder. ``config``: the objective's options. ``weights``: of each term in the total loss.
     ``penalties``: regularisation terms, computed in training only; they predict nothing.
     ``objective(batch, carry=None)`` returns a ``Step``.
     """

@@ -70,7 +70,7 @@ class BothWaysBatches:
             ids, bounds = shuffled(ids, bounds, seed)
         turned = ids[turned_round_ids(bounds)]
         size = len(ids) + len(bounds) - 1
-        # A stream too short for that many columns is cut into fewer, of one token at least.
+        # A stream too short for that many columns is cut into fewer, of at least one token each.
         rows = max(min(budget_tokens // (2 * length), size // slots), 1)
         shape = (slots, rows, size // (slots * rows))
         forward, backward = (

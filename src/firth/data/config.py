@@ -1,4 +1,4 @@
-"""Options of pre-training data; no torch. Defaults are BERT's (Devlin et al. 2018, App. A.2)."""
+"""Options of pre-training data; does not import torch. Defaults are BERT's (Devlin et al. 2018, App. A.2)."""
 
 import math
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ def mixed_rooms(n_documents: int, short: int, long: int, long_share: float, seed
 
 
 def plan_copies(document_tokens: np.ndarray, room: int, seed: int, epoch: int) -> Instances:
-    """Plan windows as ``plan_documents`` does, each paired with itself: ``room`` is for both.
+    """Plan windows as ``plan_documents`` does, each paired with itself; ``room`` is for both together.
 
     Source: Dai & Le 2015, §2 (sequence autoencoder). Differs: a long document is read in windows.
     """
@@ -78,7 +78,7 @@ def plan_crops(document_tokens: np.ndarray, room: int, seed: int, epoch: int) ->
 
     A crop has between a quarter and three quarters of its window, at most ``room`` tokens, and starts anywhere in it,
     so that two crops may overlap. Windows of fewer than ``2 * _SHORTEST_WINDOW`` tokens are skipped: their crops would
-    say nothing.
+    carry no information.
     """
     windows = plan_documents(document_tokens, 2 * room, seed, epoch)
     kept = np.flatnonzero(windows.lengths >= 2 * _SHORTEST_WINDOW)
@@ -96,7 +96,7 @@ def plan_crops(document_tokens: np.ndarray, room: int, seed: int, epoch: int) ->
 def plan_translations(sentences: np.ndarray, room_a: int, room_b: int) -> Instances:
     """Plan the pairs of parallel text, sentence 2i and its translation 2i + 1; pairs that do not fit are skipped.
 
-    Nothing is cut: a part of a sentence is not a translation of the other.
+    Nothing is cut: a part of a sentence is not a translation of the other sentence.
     """
     a = np.stack((sentences[:-1:2], sentences[1::2]), 1)
     b = np.stack((sentences[1::2], sentences[2::2]), 1)
@@ -129,7 +129,7 @@ def plan_pairs(
 
     Source: google-research/bert create_pretraining_data.py (specification §4, steps 3-5). Differs: the
     random document is sampled from the same shard; and random numbers are hashes. Each chunk
-    starts at another sentence (it uses at least one), so a chunk's random numbers are keyed by that sentence.
+    starts at a different sentence (it uses at least one), so a chunk's random numbers are keyed by that sentence.
     """
     n_documents, n_sentences = len(documents) - 1, len(sentences) - 1
     targets = _targets(n_documents, room, short_share, seed, epoch).tolist()

@@ -81,7 +81,7 @@ def _following(places: Sequence[Place]) -> Place:
 
 
 def _check(corpus: Corpus, data: DataConfig, predict: str, budget_tokens: int) -> None:
-    """ConfigError for options that do not fit together, or not the corpus."""
+    """Raise ConfigError for options that do not fit one another or the corpus."""
     parallel = data.instances == "translations"
     if corpus.is_parallel != parallel:
         raise ConfigError(
@@ -226,7 +226,7 @@ class Loader:
             step += 1
 
     def _existing(self, place: Place) -> Place:
-        """The position itself, or the next one with a batch at the end of a group or epoch."""
+        """The position itself, or at the end of a group or epoch the next one that has a batch."""
         empty = 0
         while place.batch >= len(self._batches(place)):
             empty = empty + 1 if place.batch == 0 else 0

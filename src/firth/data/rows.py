@@ -170,7 +170,7 @@ class CopyBatches:
 
 @dataclass(frozen=True, slots=True)
 class TranslationBatches:
-    """Batches of source sequences and, as ``second``, their translations ``start y``, in which tokens predict the next.
+    """Batches of source sequences and, as ``second``, their translations ``start y``; each token predicts the next.
 
     The last token predicts ``end_id``. ``source`` and ``target``: instances of the two sides, in the same order.
     """
@@ -234,7 +234,7 @@ class CropBatches:
         """Cut into batches of at most ``budget_tokens`` tokens, both crops together."""
         first, second = crops.of_side("a"), crops.of_side("b")
         lengths = row_lengths(first, layout) + row_lengths(second, layout)
-        # A text alone has nothing to be compared with.
+        # A single text has nothing to be compared with.
         cuts = [chosen for chosen in cut_batches(lengths, budget_tokens, seed) if len(chosen) > 1]
         return cls(shard, first, second, cuts, layout)
 
@@ -291,7 +291,7 @@ class StreamBatches:
         if backward:
             stream = stream[::-1]
         rows = max(budget_tokens // length, 1)
-        # A stream too short for that many columns is cut into fewer, of two tokens at least.
+        # A stream too short for that many columns is cut into fewer, of at least two tokens each.
         rows = max(min(rows, len(stream) // (slots * 2)), 1)
         size = len(stream) // (slots * rows)
         columns = (

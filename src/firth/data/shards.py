@@ -39,7 +39,7 @@ _SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardInfo:
-    """One shard in the manifest. ``sha256`` is of the files in the order of PARTS."""
+    """One shard in the manifest. ``sha256``: of its files, in the order of PARTS."""
 
     name: str
     tokens: int
@@ -114,7 +114,7 @@ def write_shard(folder: Path, name: str, ids: np.ndarray, sentences: np.ndarray,
 class Corpus:
     """An open corpus folder. Each shard is verified against its checksums on first use.
 
-    The shards of a remote folder (s3://…) are copied when they are needed, and ``cache_gb`` of them are kept.
+    The shards of a remote folder (s3://…) are copied when they are needed; up to ``cache_gb`` gigabytes are kept.
     """
 
     def __init__(self, folder: str | Path, *, cache_gb: float = CACHE_GB):
@@ -179,7 +179,7 @@ class Corpus:
         return Shard(info.name, arrays[0], arrays[1].astype(np.int64), arrays[2].astype(np.int64))
 
     def read_ahead(self, infos: Sequence[ShardInfo]) -> None:
-        """Begin to copy the files of shards that will be opened next; nothing for a local folder."""
+        """Start to copy the files of shards that will be opened next; does nothing for a local folder."""
         if self._cache is not None:
             self._cache.read_ahead(
                 [

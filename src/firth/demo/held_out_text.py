@@ -1,4 +1,4 @@
-"""Inspect a pre-trained model without labels: masked tokens it predicts, nearest sentences it finds."""
+"""Inspect a pre-trained model without labels: the masked tokens it predicts, the nearest sentences it finds."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from firth.text.tokenizer import Encoded, Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and the document it stands in."""
+    """A sentence and its document."""
 
     text: str
     where: str
@@ -24,7 +24,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class MaskedWord:
-    """A sentence with one word replaced by ``[MASK]``, that word, and what the model would write, best first."""
+    """A sentence with one word replaced by ``[MASK]``, that word, and the model's predictions, best first."""
 
     text: str
     truth: str
@@ -37,7 +37,7 @@ class MaskedWord:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """A sentence and those whose vectors are nearest to its own, with their cosines, nearest first."""
+    """A sentence and those with the nearest vectors, with their cosines, nearest first."""
 
     query: Sentence
     nearest: tuple[tuple[Sentence, float], ...]
@@ -45,9 +45,9 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """All sentences' nearest ones. ``same_document``: how often the nearest is of the query's own document.
+    """The nearest sentences of all. ``same_document``: how often the nearest is from the query's own document.
 
-    ``chance``: how often a sentence drawn at random would be.
+    ``chance``: how often a randomly chosen sentence would be.
     """
 
     neighbours: list[Neighbours]
@@ -56,7 +56,7 @@ class Alike:
 
 
 def new_sentences(held: Iterable[Document], train: Iterable[Document]) -> list[Sentence]:
-    """The sentences of ``held``, each once, that do not also stand in ``train``."""
+    """The sentences of ``held``, each once, that do not also occur in ``train``."""
     known = {text for document in train for text in _sentences(document)}
     found = {text: document.where for document in held for text in _sentences(document) if text not in known}
     return [Sentence(text, where) for text, where in found.items()]
@@ -67,14 +67,14 @@ def _sentences(document: Document) -> list[str]:
 
 
 def of_length(sentences: Sequence[Sentence], tokenizer: Tokenizer, *, fewest: int, most: int) -> list[Sentence]:
-    """The sentences that have from ``fewest`` to ``most`` tokens, in an order that their text decides."""
+    """The sentences that have from ``fewest`` to ``most`` tokens, in an order that depends only on their text."""
     sizes = map(len, tokenizer.ids_many([s.text for s in sentences]))
     kept = [s for s, size in zip(sentences, sizes, strict=True) if fewest <= size <= most]
     return sorted(kept, key=lambda s: seed_of("order", s.text))
 
 
 def fill_masked_words(model: Model, sentences: Sequence[Sentence], top_k: int) -> list[MaskedWord]:
-    """One word of each sentence, chosen by a hash of the sentence, as the model would fill it in.
+    """Mask one word of each sentence, chosen by a hash of the sentence, and predict it.
 
     Only words that are one token of letters are chosen; a sentence without such a word is left out.
     """
@@ -92,7 +92,7 @@ def fill_masked_words(model: Model, sentences: Sequence[Sentence], top_k: int) -
 
 
 def commonest_word(texts: Sequence[str], tokenizer: Tokenizer) -> str:
-    """The word of one token that the texts use most often: the best guess of one who does not read them."""
+    """The one-token word that the texts use most often: the best guess without reading the context."""
     counts: Counter[int] = Counter()
     for row in tokenizer.encode_many(texts):
         counts.update(row.ids[place] for place in _whole_words(row, tokenizer))
@@ -110,9 +110,9 @@ def _whole_words(row: Encoded, tokenizer: Tokenizer) -> list[int]:
 
 
 def find_alike(model: Model, sentences: Sequence[Sentence], n_nearest: int) -> Alike:
-    """Each sentence's nearest others by the cosine of their mean top-layer vectors.
+    """Find each sentence's nearest others by the cosine of their mean top-layer vectors.
 
-    The mean over all sentences is taken away first: what all of them share would make all of them alike.
+    The mean over all sentences is subtracted first: what all of them share would make them all similar.
     """
     vectors = model.embed([s.text for s in sentences])
     vectors = vectors - vectors.mean(0)

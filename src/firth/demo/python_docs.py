@@ -1,8 +1,8 @@
 """The demo's text: Python's language reference and the standard library's docstrings.
 
-About 1.6 MB of English prose about one subject, on every machine, without a download. The demo
+About 1.6 MB of English prose on one subject, available on every machine without a download. The demo
 pre-trains on it, and asks which part of the library a docstring comes from. Modules are parsed, never
-imported, so that reading them runs nobody's code.
+imported, so reading them runs no code.
 """
 
 import ast
@@ -46,7 +46,7 @@ FEWEST_PER_PART = 60
 FEWEST_WORDS = 5
 MOST_WORDS = 60
 
-# Left out with them: folders whose name is no module's (site-packages, dist-packages, lib-dynload).
+# Also left out: folders whose names are not module names (site-packages, dist-packages, lib-dynload).
 _SKIPPED_FOLDERS = {"__phello__", "__pycache__", "idle_test", "pydoc_data", "test", "tests"}
 _UNDERLINE = re.compile(r"^\s*([=\-~^*#_.+`:\"'|])\1{2,}[\s=\-|+]*$")
 _MARKER = re.compile(r"^[-*•+] +")
@@ -70,18 +70,18 @@ class PythonDocs:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSplit:
-    """Labelled docstrings to learn from and to be tested on; no module or class stands on both sides."""
+    """Labelled docstrings to train and to test on; no module or class is on both sides."""
 
     train: list[Text]
     test: list[Text]
 
 
 def read_python_docs(stdlib: Path | None = None) -> PythonDocs:
-    """Read the documentation of the running Python, in an order that depends on its text alone.
+    """Read the documentation of the running Python, in an order that depends only on its text.
 
     ``stdlib`` is the folder of the standard library's sources; by default the running Python's own.
     What is absent (a stripped install, no tkinter) is left out, and so is a part with too few examples.
-    InputError when there is nothing at all.
+    InputError if there is nothing at all.
     """
     folder = Path(sysconfig.get_path("stdlib")) if stdlib is None else stdlib
     documents: list[Document] = []
@@ -110,7 +110,7 @@ _PART_OF = {module: part for part, modules in PARTS.items() for module in module
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, ast.Module]]:
-    """(dotted name, syntax tree) of each module under ``folder`` that parses, sorted by name."""
+    """Yield (dotted name, syntax tree) of each module under ``folder`` that parses, sorted by name."""
     found = {}
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name.isidentifier() and name not in _SKIPPED_FOLDERS]
@@ -128,7 +128,7 @@ def _modules(folder: Path) -> Iterator[tuple[str, ast.Module]]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(qualified name, docstring) of a module ("") and of its classes and functions, in source order."""
+    """Yield (qualified name, docstring) of a module ("") and of its classes and functions, in source order."""
 
     def visit(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
         inner = name
@@ -146,7 +146,7 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _topics() -> dict[str, str]:
-    """The language reference as ``help()`` shows it, by topic; empty where this Python has none."""
+    """The language reference as ``help()`` shows it, by topic; empty if this Python has none."""
     try:
         from pydoc_data import topics
     except ImportError:
@@ -171,7 +171,7 @@ def _paragraphs(docstring: str) -> list[str]:
 
 
 def _items(lines: list[str]) -> Iterator[str]:
-    """Join hard-wrapped lines; a bullet, or a line further left than the one before, starts anew."""
+    """Join hard-wrapped lines; a bullet, or a line indented less than the previous one, starts a new item."""
     item: list[str] = []
     last_indent = 0
     for line in lines:
@@ -185,7 +185,7 @@ def _items(lines: list[str]) -> Iterator[str]:
 
 
 def _clean(text: str) -> str:
-    """Drop list markers, reST markup, control characters and runs of blanks."""
+    """Drop list markers, reST markup, control characters and runs of white space."""
     text = _ROLE.sub(r"\1", _MARKER.sub("", text)).replace("``", "").replace("\\ ", "")
     text = "".join(c if c.isprintable() else " " for c in text)
     return " ".join(text.split())
@@ -199,7 +199,7 @@ def _is_prose(text: str) -> bool:
 
 
 def _without_repeats(examples: list[Text]) -> list[Text]:
-    """Keep the first of equal texts within a part, and none of those that several parts share.
+    """Keep the first of equal texts within a part, and none that several parts share.
 
     Texts that differ only in names and numbers count as equal.
     """
@@ -215,7 +215,7 @@ def _without_repeats(examples: list[Text]) -> list[Text]:
 
 
 def _without_names(text: str) -> str:
-    """A text's plain words in lower case; anything else (``x_y``, ``a.b``, ``NAME``, 7) becomes ``#``."""
+    """Return a text's plain words in lower case; anything else (``x_y``, ``a.b``, ``NAME``, 7) becomes ``#``."""
     words = (word.strip("()[]{}<>.,;:!?\"'`*") for word in text.split())
     return " ".join(w.lower() if w.isalpha() and (w == w.lower() or w.istitle()) else "#" for w in words)
 
@@ -228,14 +228,14 @@ def _large_parts(examples: list[Text]) -> list[Text]:
 def split_labelled(
     labelled: list[Text], seed: int, per_class_train: int | None = None, *, per_class_test: int = 50
 ) -> LabelledSplit:
-    """Divide into texts to train on and texts to test on, by module.
+    """Split into texts to train on and texts to test on, by module.
 
-    The test set depends on the texts alone: all seeds and all sizes of training set share it, so one
-    pre-training run without its texts serves them all. It takes whole modules (of a module that is more
-    than a third of its part, whole classes) until ``per_class_test`` texts of each part are in, at most
-    a third of the part; none of these units gives more than a fifth of them. ``seed`` draws
-    ``per_class_train`` texts per part from the other modules (None: all; fewer where there are not so
-    many); a smaller draw is part of a larger one of the same seed.
+    The test set depends only on the texts: all seeds and all sizes of training set share it, so one
+    pre-training run without its texts serves them all. It takes whole modules (or whole classes of a module that is
+    more than a third of its part) until it has ``per_class_test`` texts of each part, at most
+    a third of the part; none of these units provides more than a fifth of them. ``seed`` samples
+    ``per_class_train`` texts per part from the other modules (None: all; fewer if there are not that
+    many); a smaller sample is part of a larger one with the same seed.
     """
     train: list[Text] = []
     test: list[Text] = []
@@ -251,10 +251,10 @@ def split_labelled(
 
 
 def _divide(texts: list[Text], wanted: int) -> tuple[list[Text], list[Text]]:
-    """(to draw training texts from, ``wanted`` test texts) of one part, which share no module or class.
+    """Split one part into (texts to sample training texts from, ``wanted`` test texts) that share no module or class.
 
-    Units are drawn by hash. Of a large one only some texts are tested on, so that a part's score is not
-    one module's; its other texts are on neither side.
+    Units are chosen by hash. Only some texts of a large one are used for testing, so that a part's score is not
+    that of one module; its other texts are on neither side.
     """
     modules = Counter(_module(text) for text in texts)
     units: dict[str, list[Text]] = defaultdict(list)
@@ -267,7 +267,7 @@ def _divide(texts: list[Text], wanted: int) -> tuple[list[Text], list[Text]]:
     n_taken = 0
     for name in sorted(units, key=lambda name: _share("unit", name)):
         unit = units[name]
-        if len(held) >= wanted or 2 * (n_taken + len(unit)) > len(texts):  # half stays for training
+        if len(held) >= wanted or 2 * (n_taken + len(unit)) > len(texts):  # keep at least half for training
             pool += unit
         else:
             n_taken += len(unit)
@@ -276,14 +276,14 @@ def _divide(texts: list[Text], wanted: int) -> tuple[list[Text], list[Text]]:
 
 
 def without_texts(documents: Iterable[Document], texts: Iterable[Text]) -> list[Document]:
-    """The documents less every paragraph that is exactly one of ``texts``; emptied documents are dropped."""
+    """The documents without paragraphs that are exactly one of ``texts``; emptied documents are dropped."""
     removed = {text.text for text in texts}
     rest = (Document(tuple(p for p in d.paragraphs if p not in removed), d.where) for d in documents)
     return [document for document in rest if document.paragraphs]
 
 
 def split_documents(documents: Iterable[Document], share: float = 0.05) -> tuple[list[Document], list[Document]]:
-    """(to train on, to evaluate on): about ``share`` of the documents, chosen by a hash of their name."""
+    """Split into (training, held-out) documents; about ``share`` are held out, chosen by a hash of their name."""
     train: list[Document] = []
     held: list[Document] = []
     for document in documents:
@@ -306,6 +306,6 @@ def _draw_of(purpose: str) -> Callable[[Text], float]:
 
 
 def _share(purpose: str, name: str) -> float:
-    """A number in [0, 1) that depends on its arguments alone."""
+    """A number in [0, 1) that depends only on the arguments."""
     digest = hashlib.sha256(f"{purpose}\n{name}".encode("utf-8", "replace")).digest()
     return int.from_bytes(digest[:7], "big") / 2**56

@@ -28,7 +28,7 @@ _STAGE_TITLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Findings:
-    """All results of a demo. ``labels``, ``n_test``: by task; ``events``: of the log; ``seconds``: by stage."""
+    """All results of a demo. ``labels``, ``n_test``: by task; ``events``: from the log; ``seconds``: by stage."""
 
     labels: dict[str, tuple[str, ...]]
     n_train_characters: int
@@ -54,7 +54,7 @@ class Findings:
 def summarised(
     scores: Sequence[Score], start: str, per_class: int, measure: str = "accuracy", task: str = DOCSTRINGS
 ) -> tuple[float, float]:
-    """Mean over the samples of labels, and their standard deviation (n - 1; 0 for a single one)."""
+    """Mean over the samples of labels, and the standard deviation (n - 1; 0 for a single sample)."""
     values = [getattr(s, measure) for s in scores if (s.task, s.start, s.per_class) == (task, start, per_class)]
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
@@ -65,7 +65,7 @@ def starts_of(scores: Sequence[Score], task: str = DOCSTRINGS) -> list[str]:
 
 
 def write_demo_report(path: Path, found: Findings, settings: DemoSettings) -> Path:
-    """Write the report; one file that opens offline."""
+    """Write the report: one file that opens offline."""
     report = Report("From raw text to a classifier, on this machine")
     _summary(report, found, settings)
     _comparison(report, found, settings)

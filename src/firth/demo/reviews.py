@@ -1,6 +1,6 @@
-"""The demo's Korean example: film reviews, labelled by their writers' stars.
+"""The demo's Korean example: film reviews, labelled by their authors' star ratings.
 
-500 reviews of the Naver Sentiment Movie Corpus (Park 2016, CC0), of those that no shipped model was trained on.
+500 reviews from the Naver Sentiment Movie Corpus (Park 2016, CC0), among those that no bundled model was trained on.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """``firth demo``: the end-to-end pipeline on Python's own documentation.
 
-On one machine the same seed, Python and type of numbers give the same results. Each stage leaves files in
-``out``; what is there and whole is not made again, so a demo that was stopped goes on.
+On one machine the same seed, Python and dtype give the same results. Each stage leaves files in
+``out``; complete ones are not made again, so a stopped demo resumes.
 """
 
 import hashlib
@@ -50,13 +50,13 @@ from firth.text.records import Document
 from firth.training.log import read_log
 
 SEED = 12345
-# Holds the text's hash and the settings of a demo; and what to do where another stands, or something else.
+# The file with a demo's text hash and settings; and what to do if the folder holds another demo or anything else.
 _SETTINGS, _REMEDY = "settings.json", "choose another --out, or delete it"
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The results of a demo and where they are."""
+    """The results of a demo and their locations."""
 
     out: Path
     report: Path
@@ -74,13 +74,13 @@ def demo(
 ) -> DemoResult:
     """Run the end-to-end pipeline in folder ``out``, or resume it there.
 
-    ``docs``: other text than this Python's. ConfigError when ``out`` holds something else or a demo with
-    other settings, or when the libraries of the extra ``report`` are missing. KeyboardInterrupt, with a
-    message that says how to resume, when it was stopped.
+    ``docs``: other text than this Python's. ConfigError if ``out`` holds something else or a demo with
+    other settings, or if the libraries of the extra ``report`` are missing. KeyboardInterrupt, with a
+    message that says how to resume, if it is stopped.
     """
     if find_spec("matplotlib") is None:
         raise ConfigError("the demo needs matplotlib: pip install 'firth[report]'")
-    # At once: reading the documentation takes seconds.
+    # Check first: reading the documentation takes seconds.
     place = Path(out)
     if (
         os.path.lexists(place)
@@ -139,7 +139,7 @@ class _Demo:
         return DemoResult(out, report, findings.last_dev, findings.scores)
 
     def _claim(self) -> None:
-        """Take the folder, or find in it a demo with the same text and settings."""
+        """Claim the folder, or resume the demo in it; ConfigError if its text or settings differ."""
         text = json.dumps([asdict(d) for d in self.docs.documents] + [asdict(t) for t in self.docs.labelled])
         mine = {
             "settings": json.loads(json.dumps(to_dict(self.settings))),
@@ -182,7 +182,7 @@ class _Demo:
             write_json(self.out / "seconds.json", self.seconds)
 
     def write_text(self) -> None:
-        """Write the documents as text files, the training text last: it marks that both are there."""
+        """Write the documents as text files, the training text last: it marks that both exist."""
         (self.out / "text").mkdir(exist_ok=True)
         write_text(self.out / "text" / "held-out.txt", _as_text(self.held))
         write_text(self.out / "text" / "train.txt", _as_text(self.train))
@@ -200,11 +200,11 @@ class _Demo:
         prepare([text / "train.txt"], vocab, corpus, hold_out=0.0, dev=held, workers=1)
 
     def pretrain(self) -> None:
-        """Masked language modelling, in a run folder like any other."""
+        """Pre-train by masked language modelling, in a normal run folder."""
         pretrain_or_resume(self.out / "run", self.recipe, self.tell)
 
     def recipe(self) -> Pretrain:
-        """The recipe ``small``, for a model and a text that are smaller still."""
+        """The recipe ``small``, for an even smaller model and text."""
         s = self.settings
         settings = {
             "data.corpus": str(self.out / "corpus"),
@@ -230,7 +230,7 @@ class _Demo:
         return resolve({**read_recipe_file("small"), "model": "bert-tiny"}, settings, "the demo's settings")
 
     def first(self) -> None:
-        """Fine-tune the shipped models, beside the baseline, on each task: available from the first minute."""
+        """Fine-tune the bundled models, next to the baseline, on each task: results from the first minute on."""
         there = [task for task, name in SHIPPED.items() if (WEIGHTS / name).is_dir()]
         ways = [(task, start) for task in there for start in (TFIDF, SHIPPED_START)]
         self.trials.run([*ways, (REVIEWS, FRESH)] if REVIEWS in there else ways, self.tell)
@@ -261,8 +261,8 @@ class _Demo:
         return f"{task}: test accuracy from {n} labels per class: {', '.join(means)}"
 
     def look(self) -> Findings:
-        """Filled masks, nearest sentences and all numbers, for the report."""
-        self.seconds.pop("look", None)  # it is done every time
+        """Collect filled masks, nearest sentences and all figures for the report."""
+        self.seconds.pop("look", None)  # this stage runs every time
         with self._timed("look"):
             s, model = self.settings, load_model(self.out / "run")
             new = new_sentences(self.held, self.train)
@@ -303,5 +303,5 @@ _STAGES = ("first", "text", "vocab", "corpus", "pretrain", "compare", "look")
 
 
 def _as_text(documents: list[Document]) -> str:
-    """One paragraph a line, a blank line between documents."""
+    """One paragraph per line, a blank line between documents."""
     return "\n\n".join("\n".join(document.paragraphs) for document in documents) + "\n"

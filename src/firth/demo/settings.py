@@ -1,4 +1,4 @@
-"""The demo's choices, and the names of what it compares."""
+"""The demo's settings, and the names of the models it compares."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,15 +9,15 @@ SHIPPED_START, PRETRAINED = "shipped BERT", "BERT pre-trained here"
 FRESH, TFIDF = "BERT without pre-training", "TF-IDF + logistic regression"
 STARTS = (SHIPPED_START, PRETRAINED, FRESH, TFIDF)
 DOCSTRINGS, REVIEWS = "docstrings", "reviews"
-# The shipped model of each task's language.
+# The bundled model for each task's language.
 SHIPPED = {DOCSTRINGS: "firth-mini-en", REVIEWS: "firth-mini-ko"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DemoSettings:
-    """What the demo has of its own: pre-training is the recipe ``small``, fine-tuning has its usual defaults.
+    """The demo's own settings: pre-training uses the recipe ``small``, fine-tuning the usual defaults.
 
-    Sizes, steps and samples were set to fit the time.
+    Sizes, steps and samples were chosen to fit the time.
     """
 
     held_out_share: float = option(0.05, "share of the documents held out of pre-training")

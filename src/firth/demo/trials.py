@@ -1,4 +1,4 @@
-"""The demo's comparison: fine-tunings and baselines on few labels, as many at a time as there are processors."""
+"""The demo's comparison: fine-tuning and baselines with few labels, as many at a time as there are CPUs."""
 
 import json
 import shutil
@@ -32,17 +32,17 @@ from firth.tasks.scoring import score_labels
 from firth.text.records import Text
 from firth.workers import cpu_count, kill_pool, make_pool, submit
 
-# Test texts of each class.
+# Test texts per class.
 _TESTED = {DOCSTRINGS: 50, REVIEWS: 150}
 # A process takes about 0.7 GB.
 _MOST_WORKERS = 8
-# How the folder of a fine-tuning is called, until it has been scored.
+# Prefix of the folder of a fine-tuning until it has been scored.
 TUNING = ".tuning-"
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to learn a task from one sample of its labels."""
+    """One model (``start``) to train on one sample of a task's labels."""
 
     task: str
     start: str
@@ -52,7 +52,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """What all trials share. ``labelled``: texts by task; ``weights``: the folder of the shipped models."""
+    """What all trials share. ``labelled``: texts by task; ``weights``: the folder of the bundled models."""
 
     out: Path
     seed: int
@@ -65,7 +65,7 @@ class Trials:
         return tuple(sorted({str(text.label) for text in self.labelled[task]}))
 
     def split(self, task: str, per_class: int, draw: int) -> LabelledSplit:
-        """A sample of labels to learn from, and the test texts, which are always the same."""
+        """A sample of labels to train on, and the test texts, which are always the same."""
         return split_labelled(self.labelled[task], self.seed + draw, per_class, per_class_test=_TESTED[task])
 
     def scores(self) -> list[Score]:
@@ -78,9 +78,9 @@ class Trials:
         return self.out / "scores.jsonl"
 
     def run(self, ways: Sequence[tuple[str, str]], tell: Callable[[str], None]) -> None:
-        """Score each (task, start) with each number of labels and sample, unless that is done already.
+        """Score each (task, start) with each number of labels and sample, unless it is done already.
 
-        Scores are written one by one, so that an interruption costs at most the trials that are under way.
+        Scores are written one by one, so an interruption costs at most the running trials.
         """
         self._clear_up()
         done = {Trial(s.task, s.start, s.per_class, s.draw) for s in self.scores()}
@@ -111,7 +111,7 @@ class Trials:
                 keep(self.score(trial, tell), number)
 
     def _in_workers(self, todo: Sequence[Trial], workers: int, keep: Callable[[Score, int], None]) -> None:
-        """A process for each processor: faster than threads, since the batches are small."""
+        """Run one process per CPU: faster than threads, since the batches are small."""
         pool = make_pool(workers, _start_worker, self)
         try:
             futures = [submit(pool, _score, trial) for trial in todo]
@@ -127,14 +127,14 @@ class Trials:
             self._clear_up()
 
     def _clear_up(self) -> None:
-        """Remove what a kill left half done: the folder of a fine-tuning, the last line of the scores."""
+        """Remove what a kill left incomplete: the folder of a fine-tuning, the last line of the scores."""
         for folder in self.out.glob(f"{TUNING}*"):
             shutil.rmtree(folder)
         lines = self._file.read_text("utf-8").splitlines(keepends=True) if self._file.is_file() else []
         write_text(self._file, "".join(line for line in lines if line.endswith("}\n")))
 
     def score(self, trial: Trial, tell: Callable[[str], None]) -> Score:
-        """Learn from one sample of labels and predict the test texts."""
+        """Train on one sample of labels and score the predictions for the test texts."""
         task, labels = trial.task, self.labels(trial.task)
         split = self.split(task, trial.per_class, trial.draw)
         if trial.start == TFIDF:
@@ -184,7 +184,7 @@ class Trials:
         tune(Run(base, recipe, self.seed + trial.draw, examples, held, machine, folder / "features"), folder, tell)
 
     def _base(self, task: str, start: str) -> Base:
-        """What a fine-tuning begins from: reviews have no other model here than the shipped one's size."""
+        """The model that a fine-tuning starts from: for reviews only the bundled one, or its size from scratch."""
         shipped = start == SHIPPED_START or task == REVIEWS
         folder = self.weights / SHIPPED[task] if shipped else self.out / "run"
         return base_of(read_model(folder), from_scratch=start == FRESH)

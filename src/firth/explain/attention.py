@@ -12,18 +12,18 @@ from firth.page import COLOURS, FAINT, INK, fonts_for, plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# More names of tokens beside one map would be too small to read.
+# More token labels next to one map would be too small to read.
 MOST_LABELS = 20
-# Sides of maps, and the lines of names beside them, in inches.
+# Minimum side of a map, and the height of a label line, in inches.
 _SIDE, _LINE = 1.2, 0.11
-# From the begin of one map to that of the next, in sides.
+# Distance from one map's start to the next one's, in sides.
 _STEP = 1.08
 
 
 def draw_attention(attention: Attention) -> "Figure":
     """Draw the plot: rows attend (queries), columns are attended to (keys); darker is more.
 
-    Up to ``MOST_LABELS`` tokens are named. ConfigError when matplotlib is not installed.
+    Up to ``MOST_LABELS`` tokens are labelled. ConfigError if matplotlib is not installed.
     """
     try:
         from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgb
@@ -38,13 +38,13 @@ def draw_attention(attention: Attention) -> "Figure":
     side = max(_SIDE, _LINE * max(len(names), len(below)))
     figure = Figure(figsize=(side * (n_heads + 0.7), side * (n_layers + 0.7)), layout="constrained")
     axes = figure.add_subplot()
-    # Of one colour, from nearly nothing: it must do on a dark page too.
+    # One colour, from nearly transparent: it must work on a dark page too.
     colour = to_rgb(COLOURS[0][0])
     shades = LinearSegmentedColormap.from_list("shades", [(*colour, 0.06), (*colour, 1.0)])
     for layer in range(n_layers):
         for head in range(n_heads):
             x, y = _STEP * head, _STEP * layer
-            # The root, for most weights are far below the highest.
+            # Show the square root: most weights are far below the highest.
             axes.imshow(
                 attention.weights[layer, head],
                 shades,
@@ -71,8 +71,8 @@ def draw_attention(attention: Attention) -> "Figure":
 
 
 def write_attention_picture(attention: Attention, path: Path) -> None:
-    """Write the picture as a new PNG file, whole or not at all."""
+    """Write the picture as a new PNG file, completely or not at all."""
     figure = draw_attention(attention)
     with warnings.catch_warnings(), new_file(path) as file:
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # letters that no font here has
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # letters that no installed font has
         figure.savefig(file, format="png", dpi=200, facecolor="white")

@@ -1,4 +1,4 @@
-"""The sections of a page about attention: maps of each head, what each is worth, and how sharp the softmax is."""
+"""The sections of a page about attention: maps of each head, its importance, and how sharp the softmax is."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from firth.page import Report
 
 
 def attention_section(page: Report, model: Model, asked: Asked) -> str:
-    """The maps of all heads over the first text, and the softmax with and without the root of d."""
+    """Show the maps of all heads over the first text, and the softmax with and without the root of d."""
     if not attention_layers(model.loaded.objective.encoder):
         return ""
     heading = asked.say("attention")
@@ -36,13 +36,13 @@ def attention_section(page: Report, model: Model, asked: Asked) -> str:
 
 
 def saturation_map(layers: Sequence[Saturation], title: str, columns: Sequence[str]) -> str:
-    """A row per layer; ``columns``: the word for a layer, then the names of the four numbers."""
+    """Draw one row per layer; ``columns``: the word for a layer, then the names of the four numbers."""
     values = np.array([(s.largest, s.largest_unscaled, s.slope, s.slope_unscaled) for s in layers])
     return value_map([f"{columns[0]} {s.layer}" for s in layers], columns[1:], values, title)
 
 
 def cross_section(page: Report, model: Model, asked: Asked) -> str:
-    """The cross-attention of the model's own translation of the first text: each layer's heads over the source."""
+    """Show the cross-attention of the model's own translation of the first text: each layer's heads over the source."""
     if not isinstance(model.loaded.objective, Translation):
         return ""
     heading = asked.say("cross")
@@ -59,7 +59,7 @@ def cross_section(page: Report, model: Model, asked: Asked) -> str:
 
 
 def importance_section(page: Report, model: Model, asked: Asked) -> str:
-    """What the text's tokens lose in probability when one head gives nothing."""
+    """Show how much less probable the text's tokens become when one head is silenced."""
     layers = attention_layers(model.loaded.objective.encoder)
     if not layers or sum(layer.n_heads for layer in layers) > MOST_HEADS:
         return ""
@@ -76,12 +76,12 @@ def importance_section(page: Report, model: Model, asked: Asked) -> str:
 
 
 def importance_map(values: Float[np.ndarray, "L N"], rows: Sequence[str], columns: Sequence[str], title: str) -> str:
-    """Nats by layer and head; the fullest is the farthest from 0."""
+    """Draw nats by layer and head; the value farthest from 0 is the fullest."""
     return value_map(rows, columns, values, title, full=float(np.abs(values).max(initial=0)), digits=3)
 
 
 def _cut(page: Report | None, model: Model, asked: Asked) -> str:
-    """The first text, cut to what can be drawn; the page says so."""
+    """Return the first text, truncated to what can be drawn; the page says so."""
     text = asked.texts[0]
     pieces = model.tokenize(text)
     room = min(MOST_MAPPED, model.loaded.max_length or MOST_MAPPED) - model.loaded.layout.n_special

@@ -1,6 +1,6 @@
 """Small HTML and SVG pictures as text: rows of tokens, heat maps, boxes. All text given is plain and is escaped here.
 
-Amounts are shown by the opacity of one colour, kinds by Okabe and Ito's colours and by their outline or a letter, so
+Amounts are shown by the opacity of one colour, kinds by Okabe and Ito's colours and by an outline or a letter, so
 that colour-blind readers can tell them apart. Text of any script is isolated, so that right-to-left tokens keep their
 place in the row.
 """
@@ -20,18 +20,18 @@ from firth.progress import columns_of
 if TYPE_CHECKING:
     from firth.inference.attention_maps import Attention
 
-# Weights below this are as good as invisible: leaving them out makes pictures of many heads ten times smaller.
+# Weights below this are practically invisible: leaving them out makes pictures of many heads ten times smaller.
 FAINTEST = 0.01
 _SIZE = 12
 _CHARACTER = 7.2  # width of a letter of that size, in px
 _LINE = 18
 _BOX = 28  # height of a box with a number
-# Marks of direction, which would turn the rest of the page round.
+# Directional marks, which would reverse the rest of the page.
 _TURNING = frozenset((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 
 
 def visible(text: str) -> str:
-    """Text as one can see it: control characters as their symbols, a mark without its letter on a dotted circle."""
+    """Make text visible: control characters as their symbols, a mark without its letter on a dotted circle."""
     kept = "".join(_visible(c) for c in text)
     mark = 2 if kept.startswith("##") else 0
     if len(kept) > mark and unicodedata.combining(kept[mark]):
@@ -49,20 +49,20 @@ def _visible(c: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The same for HTML, attributes included."""
+    """The same, escaped for HTML, attributes included."""
     return html.escape(visible(text), quote=True)
 
 
 def text_width(text: str) -> float:
-    """About how wide a text of 12 px is, in px: wide characters count twice, combining ones not at all."""
+    """Estimate the width of a text of 12 px, in px: wide characters count twice, combining ones not at all."""
     return _CHARACTER * columns_of(visible(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A token in a row. ``amount``: how full its colour is, 0 to 1; ``colour``: a number of ``page.COLOURS``.
+    """A token in a row. ``amount``: how full its colour is, 0 to 1; ``colour``: an index into ``page.COLOURS``.
 
-    ``below``: what stands under it, and ``kind`` after that; ``hint``: what the pointer shows; ``dashed``: outlined.
+    ``below``: the text under it, followed by ``kind``; ``hint``: the tooltip; ``dashed``: outlined.
     """
 
     text: str
@@ -75,14 +75,14 @@ class Mark:
 
 
 def token_row(marks: Sequence[Mark]) -> str:
-    """Tokens side by side from left to right, in the order of the model's positions, as many lines as it takes."""
+    """Draw tokens from left to right, in the order of the model's positions, on as many lines as needed."""
     return f'<p class="tokens" dir="ltr">{"".join(map(_token, marks))}</p>'
 
 
 def _token(mark: Mark) -> str:
     hint = f' title="{escaped(mark.hint)}"' if mark.hint else ""
     kind = f" ({escaped(mark.kind)})" if mark.kind else ""
-    # Apart from what follows it: a right-to-left token would change places with it.
+    # Isolated from what follows: a right-to-left token would change places with it.
     below = f'<small><bdi dir="ltr">{escaped(mark.below)}</bdi>{kind}</small>' if mark.below else ""
     amount = 0.0 if np.isnan(mark.amount) else min(max(mark.amount, 0.0), 1.0)
     colour = f"color-mix(in srgb, var(--c{mark.colour}) {amount:.0%}, transparent)"
@@ -92,7 +92,7 @@ def _token(mark: Mark) -> str:
 
 
 def svg(width: float, height: float, parts: Sequence[str], title: str) -> str:
-    """A picture of so many px, which shrinks with the page."""
+    """A picture of the given size in px, which shrinks with the page."""
     return (
         f'<svg class="own" role="img" aria-label="{escaped(title)}" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'style="max-width: {width:.0f}px">{"".join(parts)}</svg>'
@@ -109,7 +109,7 @@ def label(
     faint: bool = False,
     size: float = _SIZE,
 ) -> str:
-    """A line of text of ``size`` px whose begin (or middle, or end) is at x and y."""
+    """A line of text of ``size`` px whose start (or middle, or end) is at x and y."""
     turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
     colour = "faint" if faint else "ink"
     return (
@@ -119,7 +119,7 @@ def label(
 
 
 def box(x: float, y: float, width: float, height: float, *, colour: int, amount: float, hint: str = "") -> str:
-    """A filled rectangle, with what the pointer shows."""
+    """A filled rectangle, with a tooltip."""
     inside = f"<title>{escaped(hint)}</title>" if hint else ""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="var(--c{colour})" '
@@ -133,7 +133,7 @@ def frame(x: float, y: float, width: float, height: float) -> str:
 
 
 def heat_map(x: float, y: float, values: Float[np.ndarray, "R C"], side: float, *, hints: bool = False) -> list[str]:
-    """A map of values from 0 to 1 with cells of ``side`` px; the opacity grows with the root of the value."""
+    """A map of values from 0 to 1 with cells of ``side`` px; opacity grows with the square root of the value."""
     n_rows, n_columns = values.shape
     parts = [frame(x, y, side * n_columns, side * n_rows)]
     for i, j in zip(*np.nonzero(values >= FAINTEST), strict=True):
@@ -144,7 +144,7 @@ def heat_map(x: float, y: float, values: Float[np.ndarray, "R C"], side: float, 
 
 
 def labelled_map(rows: Sequence[str], columns: Sequence[str], values: Float[np.ndarray, "R C"], title: str) -> str:
-    """A heat map with the names of its rows to the left and of its columns above."""
+    """A heat map with row labels on the left and column labels above."""
     left = max(map(text_width, rows), default=0) + 8
     top = max(map(text_width, columns), default=0) + 8
     parts = [label(left - 6, top + _LINE * (i + 0.5), name, anchor="end") for i, name in enumerate(rows)]
@@ -162,9 +162,9 @@ def value_map(
     full: float = 1.0,
     digits: int = 2,
 ) -> str:
-    """A table of numbers in boxes: the farther from 0, the fuller, up to ``full``; below 0 in another colour.
+    """A table of numbers in boxes: the farther from 0, the fuller, up to ``full``; negative ones in another colour.
 
-    The names of the rows stand to the left and those of the columns above; NaN is a dash.
+    Row labels are on the left, column labels above; NaN is a dash.
     """
     signed = bool((values < 0).any())
     side = max(56.0, *(text_width(name) + 10 for name in columns))
@@ -184,11 +184,11 @@ def value_map(
 
 
 def head_maps(tokens: Sequence[str], weights: Float[np.ndarray, "N R C"], title: str, names: Sequence[str]) -> str:
-    """The maps of one layer's heads, four in a line; the tokens' names stand beside the first of each line."""
+    """The maps of one layer's heads, four per line; the first of each line has token labels."""
     n_rows, n_columns = weights.shape[1:]
     side = max(4.0, min(14.0, 150 / max(n_rows, n_columns, 1)))
     names_fit = side >= 9
-    # No larger than a row is high: they would lie on one another.
+    # At most the height of a row, or the labels would overlap.
     size = min(side, _SIZE)
     left = (max(map(text_width, tokens), default=0) * size / _SIZE + 8) if names_fit else 4.0
     width, height = side * n_columns + 16, side * n_rows + 30
@@ -205,7 +205,7 @@ def head_maps(tokens: Sequence[str], weights: Float[np.ndarray, "N R C"], title:
 
 
 def standalone(drawing: str) -> str:
-    """A drawing of ``svg`` as a file of its own, on a light ground."""
+    """A drawing of ``svg`` as a standalone file, on a light background."""
     colours = " ".join(f"--c{i}: {light};" for i, (light, _) in enumerate(COLOURS))
     style = f"svg {{ {colours} --ink: #1c1c22; --faint: #62626c; --grid: #d4d4da; background: #fff; }}"
     opened, _, rest = drawing.partition(">")
@@ -216,8 +216,8 @@ def standalone(drawing: str) -> str:
 def attention_svg(found: "Attention") -> str:
     """All maps of some layers and heads as one picture: layers from top to bottom, heads from left to right.
 
-    The names of rows stand beside each layer's first map and those of columns above the first layer's, as far as they
-    can be read at the size of the cells.
+    Row labels are next to each layer's first map and column labels above the first layer's maps, as far as they are
+    legible at the size of the cells.
     """
     rows, columns, weights = found.tokens, found.columns, found.weights
     n_layers, n_heads, n_rows, n_columns = weights.shape

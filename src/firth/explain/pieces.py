@@ -1,4 +1,4 @@
-"""How WordPiece divides a word: the longest token first, step by step."""
+"""How WordPiece splits a word: longest token first, step by step."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from firth.text.tokenizer_kinds import PREFIX
 
 @dataclass(frozen=True, slots=True)
 class PieceStep:
-    """One step: what was left of the word, how many prefixes of it were looked up, and the longest one in the
-    vocabulary (None: none is, so that the whole word is unknown)."""
+    """One step: the rest of the word, how many of its prefixes were looked up, and the longest one in the
+    vocabulary (None: there is none, so the whole word is unknown)."""
 
     rest: str
     tried: int
@@ -17,7 +17,7 @@ class PieceStep:
 
 
 def wordpiece_steps(word: str, vocabulary: frozenset[str]) -> list[PieceStep]:
-    """The steps for a word as the tokenizer normalised it; ``vocabulary``: all tokens.
+    """Return the steps for a normalised word; ``vocabulary``: all tokens.
 
     A word longer than ``WORD_LIMIT`` characters is unknown at once. Source: Wu et al. 2016, §4.1; google-research/bert
     tokenization.py, WordpieceTokenizer.

@@ -254,5 +254,5 @@ SENTENCES: dict[str, dict[Language, str]] = {
 
 
 def say_in(language: Language, key: str, **values: object) -> str:
-    """A sentence of the page, with values in it."""
+    """Return a sentence of the page, with values filled in."""
     return SENTENCES[key][language].format(**values)

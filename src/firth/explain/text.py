@@ -1,4 +1,4 @@
-"""One page that shows what a model makes of a text: its tokens, its input, its masks, its probabilities, its heads."""
+"""One page that shows how a model processes a text: its tokens, input, masks, probabilities and heads."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,11 +39,11 @@ def explain(
     name: str = "",
     others: Sequence[tuple[str, Model]] = (),
 ) -> list[str]:
-    """Write the page of some texts to a file; returns the headings of its sections.
+    """Write a page about some texts to a file; returns the headings of its sections.
 
-    A section is left out where the model has nothing to show in it: attention of an LSTM, masks of GPT. ``others``:
+    A section is left out if the model has nothing to show in it: attention of an LSTM, masks of GPT. ``others``:
     further models, by name, in which the word's vectors are compared too. InputError for no text, an empty one, or a
-    ``word`` that no text has.
+    ``word`` that no text contains.
     """
     if not texts or not all(model.tokenize(text) for text in texts):
         raise InputError("a text has no tokens: give texts with a word in each")
@@ -55,7 +55,7 @@ def explain(
 
 
 def _row(model: Model, text: str) -> tuple[list[int], list[bool]]:
-    """The ids of a text as the model reads it, cut to what can be drawn and read, and which are special."""
+    """The ids of a text as the model reads it, truncated to what can be drawn and read, and which are special."""
     layout = model.loaded.layout
     room = min(MOST_TOKENS, (model.loaded.max_length or MOST_TOKENS) - layout.n_special)
     ids = model.loaded.tokenizer.encode(text).ids[:room]
@@ -107,7 +107,7 @@ def _steps(page: Report, model: Model, asked: Asked) -> str:
 
 
 def divided_words(model: Model, texts: Sequence[str]) -> list[tuple[str, list[PieceStep]]]:
-    """The different words of texts that are more than one token or unknown, each with its steps."""
+    """The distinct words of texts that are more than one token or unknown, each with its steps."""
     vocabulary = frozenset(model.loaded.tokenizer.pieces)
     found: dict[str, list[PieceStep]] = {}
     for text in texts:
@@ -155,7 +155,7 @@ Parts = dict[str, tuple[Float[np.ndarray, " n"], list[str]]]
 def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Parts] | None:
     """The first tokens of the input, and by kind of embedding the lengths of the vectors added and their names.
 
-    Two texts are read as a pair where the model has segments. None for a model that adds nothing to its tokens.
+    Two texts are read as a pair if the model has segments. None for a model that adds nothing to its tokens.
     """
     embeddings = getattr(model.loaded.objective.encoder, "embeddings", None)
     layout, tokenizer = model.loaded.layout, model.loaded.tokenizer
@@ -194,7 +194,7 @@ def _masks(page: Report, model: Model, asked: Asked) -> str:
 
 
 def masked_rows(model: Model, asked: Asked) -> list[list[list[Mark]]]:
-    """By epoch and text the tokens as the model sees them in pre-training, the chosen ones with their answers."""
+    """By epoch and text, the tokens as the model sees them in pre-training, the chosen ones with their targets."""
     tokenizer, config = model.loaded.tokenizer, MaskingConfig()
     rows = [_row(model, text) for text in asked.texts]
     ids = np.array([i for row, _ in rows for i in row], np.int64)
@@ -213,7 +213,7 @@ def masked_rows(model: Model, asked: Asked) -> list[list[list[Mark]]]:
             masked, kept = i == tokenizer.mask_id, i == answers[at]
             key = "masks_masked" if masked else "masks_kept" if kept else "masks_random"
             colour = 0 if masked else 2 if kept else 1
-            # The word beside the answer says what the colour says.
+            # The word next to the target repeats what the colour shows.
             below = tokenizer.piece(answers[at])
             marks.append(Mark(tokenizer.piece(i), 0.4, colour, below, asked.say(key), dashed=not masked))
         bounds = [*starts.tolist(), len(ids)]
@@ -264,7 +264,7 @@ def _probabilities(page: Report, model: Model, asked: Asked) -> str:
         (score,) = model.score_texts([text[: places[-1].end]])
         ways = [(score.kind, score.tokens)] + ([("backward", score.backward)] if score.backward else [])
         for kind, tokens in ways:
-            if not tokens:  # the only one has none before it
+            if not tokens:  # the only token has none before it
                 continue
             page.text(asked.say(f"probabilities_{kind}", value=f"{perplexity_of(tokens):,.1f}"))
             page.drawing(token_row([_coloured(token) for token in tokens]))
@@ -278,7 +278,7 @@ def _coloured(token: TokenScore) -> Mark:
 
 
 def _probable(token: str, probability: float) -> Mark:
-    # Full at 1, half at about 3 %, empty at a thousandth: most differences are between small probabilities.
+    # Full at 1, half at about 3 %, empty at 0.1 %: most differences are between small probabilities.
     amount = 1 + np.log(max(probability, 1e-3)) / np.log(1e3)
     below = f"{100 * probability:.0f}" if probability >= 0.01 else "<1"
     return Mark(token, 0.7 * float(amount), below=below, hint=f"p = {probability:.2g}")
@@ -294,7 +294,7 @@ def _next(page: Report, model: Model, asked: Asked) -> str:
     room = (model.loaded.max_length or MOST_TOKENS) - model.loaded.layout.n_special - 1
     for text in asked.texts:
         text = part_of(model, text, room, backward)
-        # As much of the text as one can read at once, of the side at which the model goes on.
+        # Show a readable part of the text, on the side where the model continues.
         near = model.tokenize(text)
         near_text = text[: near[:MOST_INPUT][-1].end] if backward else text[near[-MOST_INPUT:][0].start :]
         page.text(f"{_ELLIPSIS} {visible(near_text)}" if backward else f"{visible(near_text)} {_ELLIPSIS}")
@@ -303,9 +303,9 @@ def _next(page: Report, model: Model, asked: Asked) -> str:
 
 
 def part_of(model: Model, text: str, room: int, backward: bool) -> str:
-    """As much of a text as one can read at once: its end, or of a model that reads from there its begin.
+    """Return as much of a text as fits into ``room`` tokens: its end, or its beginning for a backward model.
 
-    A part of a word may have more tokens than the word had there; less is taken then.
+    Part of a word may have more tokens than it had within the word; less text is taken then.
     """
     places = model.tokenize(text)
     if len(places) <= room:
@@ -314,7 +314,7 @@ def part_of(model: Model, text: str, room: int, backward: bool) -> str:
     return next(part for part in parts if len(model.tokenize(part)) <= room)
 
 
-# In the order of the page; each writes its part and returns its heading, or an empty text where it has nothing to show.
+# In page order; each writes its section and returns the heading, or an empty string if it has nothing to show.
 _SECTIONS: tuple[Callable[[Report, Model, Asked], str], ...] = (
     _tokens, _steps, _input, _masks, _pairs, _probabilities, _next,
     context_section, models_section, neighbours_section, attention_section, cross_section, importance_section,

@@ -19,7 +19,7 @@ from firth.text.words import folded_word
 
 
 def context_section(page: Report, model: Model, asked: Asked) -> str:
-    """The cosines of one word's vectors between its contexts; InputError for a word that no text has."""
+    """Show the cosines of one word's vectors between its contexts; InputError for a word that no text contains."""
     found = model.vectors(asked.texts)
     word = asked.word or repeated_word(found)
     if word is None:
@@ -49,7 +49,7 @@ def context_section(page: Report, model: Model, asked: Asked) -> str:
 
 
 def models_section(page: Report, model: Model, asked: Asked) -> str:
-    """The same word in several models: how alike its occurrences are in each."""
+    """Show the same word in several models: how similar its occurrences are in each."""
     if not asked.others:
         return ""
     word = asked.word or repeated_word(model.vectors(asked.texts))
@@ -66,7 +66,7 @@ def models_section(page: Report, model: Model, asked: Asked) -> str:
 
 
 def neighbours_section(page: Report, model: Model, asked: Asked) -> str:
-    """The nearest words of each word of the texts, and of a text of three words what its analogy is."""
+    """Show the nearest words of each word of the texts, and for a text of three words its analogy."""
     if not can(lambda: table_of(model.loaded)):
         return ""
     table = table_of(model.loaded)
@@ -86,7 +86,7 @@ def neighbours_section(page: Report, model: Model, asked: Asked) -> str:
 
 
 def _nearest(table: WordTable, word: str) -> list[Neighbour]:
-    """The nearest words; none where the word has no vector."""
+    """The nearest words; none if the word has no vector."""
     try:
         return table.nearest(word, 5)
     except InputError:
@@ -111,7 +111,7 @@ def _listed(found: Sequence[Neighbour]) -> str:
 def word_cosines(model: Model, texts: Sequence[str], word: str) -> tuple[float, float]:
     """The mean cosine in the top layer between occurrences of a word, and between all other pairs of words.
 
-    NaN where there is no such pair.
+    NaN if there is no such pair.
     """
     found = model.vectors(texts)
     spelled = [folded_word(unit.text) for one in found for unit in one.words]
@@ -128,13 +128,13 @@ def word_cosines(model: Model, texts: Sequence[str], word: str) -> tuple[float, 
 
 
 def _pairs_of(x: Float[np.ndarray, "n H"]) -> tuple[float, int]:
-    """The sum of the cosines of all pairs of some unit vectors, by the square of their sum, and the number of pairs."""
+    """The sum of the cosines of all pairs of unit vectors, from the square of their sum, and the number of pairs."""
     total = np.square(x.sum(0, np.float64)).sum() - np.square(x, dtype=np.float64).sum()
     return float(total) / 2, len(x) * (len(x) - 1) // 2
 
 
 def repeated_word(found: Sequence[TextVectors]) -> str | None:
-    """The longest word that occurs twice or more; None if there is none of three letters, or of two ideographs."""
+    """The longest word that occurs at least twice; None if none has three letters or two ideographs."""
     counts = Counter(folded_word(unit.text) for one in found for unit in one.words)
     often = [word for word, n in counts.items() if n > 1 and len(word) > (2 if word.isascii() else 1)]
     return max(often, key=len, default=None)

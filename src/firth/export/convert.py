@@ -27,7 +27,7 @@ _POSITIONS = "encoder.embeddings.positions.weight"
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """The format of a source (a key of ``formats.table``), what was found in it, and the folder that was made of it."""
+    """The format of a source (a key of ``formats.table``), what was found in it, and the folder made from it."""
 
     source: str
     format: str
@@ -51,12 +51,12 @@ def convert(
 ) -> Converted:
     """Write the model at ``source`` to the new folder ``out`` in the format ``target``, atomically.
 
-    What was written is read again and compared, number by number, before the folder appears. ``vocab``,
+    The output is read back and compared, number by number, before the folder appears. ``vocab``,
     ``lowercase`` and ``gelu`` are for models of other tools, as in ``ReadOptions``; ``int8`` is for ONNX.
     ``max_positions``: keep only the first position embeddings, for a model of shorter sequences. ``vectors``: a file
-    of word vectors, or a model folder, for an encoder that reads any word that has one (cove).
-    ``dtype``: of the stored weights, for ``firth``, ``hf`` and ``st``; None: as the source has them.
-    ``allow_unknown_hangul``: convert a model whose tokenizer cannot read the Korean of its own vocabulary.
+    of word vectors, or a model folder, for an encoder that reads any word that has a vector (cove).
+    ``dtype``: of the stored weights, for ``firth``, ``hf`` and ``st``; None: as in the source.
+    ``allow_unknown_hangul``: convert a model even if its tokenizer cannot read the Korean of its own vocabulary.
     """
     out = Path(out)
     if target not in TARGETS:
@@ -101,7 +101,7 @@ def convert(
 
 
 def rounded(loaded: Loaded, dtype: torch.dtype) -> Loaded:
-    """The same model with weights that ``dtype`` can hold, which its folder will be stored in. In place."""
+    """Round the model's weights to ``dtype``, in which its folder will store them. In place."""
     with torch.no_grad():
         for tensor in loaded.objective.state_dict().values():
             if tensor.is_floating_point():
@@ -110,11 +110,11 @@ def rounded(loaded: Loaded, dtype: torch.dtype) -> Loaded:
 
 
 def with_temperature(loaded: Loaded, target: str) -> tuple[Loaded, Findings]:
-    """The model with its temperature in the last layer, for tools that know no temperature; and what is said of it.
+    """Move the temperature into the last layer, for tools that support none; returns the model and a note for the user.
 
     softmax((W x + b) / T) is softmax of W/T and b/T: other tools then compute the calibrated probabilities too.
     """
-    # That of pre-training is of its contrastive term, and no calibration.
+    # In pre-training, the temperature is that of the contrastive term, not a calibration.
     temperature = 1.0 if loaded.task == PRETRAINING else getattr(loaded.objective.config, "temperature", 1.0)
     if target == "firth" or temperature == 1.0:
         return loaded, []
@@ -133,7 +133,7 @@ def with_temperature(loaded: Loaded, target: str) -> tuple[Loaded, Findings]:
 def shortened(loaded: Loaded, max_positions: int) -> Loaded:
     """The same model for sequences of at most ``max_positions`` tokens.
 
-    Source: openai/finetune-transformer-lm train.py keeps the first n_ctx rows. ConfigError where there are not as many.
+    Source: openai/finetune-transformer-lm train.py keeps the first n_ctx rows. ConfigError if there are not as many.
     """
     encoder = loaded.objective.encoder
     state = loaded.objective.state_dict()

@@ -1,7 +1,7 @@
 """``firth convert --as onnx``: export a model to ONNX, and check that onnxruntime agrees with PyTorch.
 
-model.onnx                 ids, mask and segments of padded rows in, the outputs of the model's heads out
-model_int8.onnx            the same with weights of 8 bits, only where it scores as well on labelled data
+model.onnx                 ids, mask and segments of padded sequences in, the outputs of the model's heads out
+model_int8.onnx            the same with 8-bit weights, only if it scores as well on labelled data
 config.json, tokenizer.json, tokenizer_config.json, vocab.txt
 onnx.json                  system, task and its options; inputs, outputs; what was measured, by which versions
 README.md                  the same in words
@@ -45,19 +45,19 @@ from firth.version import firth_version
 
 GRAPH, ABOUT, INT8_GRAPH = ONNX_GRAPH, ONNX_ABOUT, "model_int8.onnx"
 SYSTEMS = ("bert", "bert-ltr")
-# LayerNorm is one node from 17 on; what reads 18 is two years old and more.
+# LayerNorm is a single node from 17 on; software that reads 18 has existed for two years and more.
 OPSET = 18
-# Largest difference of any output from PyTorch's, float32. Outputs above 10 may differ by so many times the largest:
-# PyTorch's own logits of thirties are 4e-6 times that from float64.
+# Largest allowed difference of any output from PyTorch's in float32. Outputs above 10 may differ by RELATIVE times the
+# largest: PyTorch's own logits in the thirties differ from float64 by 4e-6 times that.
 TOLERANCE, RELATIVE = 1e-4, 1e-5
 PACKAGES = BY_KEY["onnx"].packages
-# A file of protocol buffers holds 2 GiB at most: the weights of larger models go into a file beside it.
+# A protocol buffers file holds at most 2 GiB: the weights of larger models go into a file beside it.
 _MOST_BYTES = 2**31 - 2**26
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Int8:
-    """A graph in int8 besides, if its main score is at most ``max_drop`` points below that in float32.
+    """An additional graph in int8, if its main score is at most ``max_drop`` points below that in float32.
 
     The labelled examples are given as for ``firth.finetuning.evaluate.evaluate``.
     """
@@ -70,7 +70,7 @@ class Int8:
 
 
 def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:
-    """ConfigError for a model without an ONNX form, and for an int8 that nothing could be measured for."""
+    """Raise ConfigError for a model without an ONNX form, and for int8 whose cost could not be measured."""
     if loaded.system_name not in SYSTEMS:
         raise ConfigError(f"{name} is {loaded.system_name}: only models of {' and '.join(SYSTEMS)} become ONNX")
     try:
@@ -90,7 +90,7 @@ def check_exportable(loaded: Loaded, name: str, int8: Int8 | None) -> None:
 def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Findings:
     """Write the files into an existing empty folder; returns a description of the measurements.
 
-    CheckpointError if onnxruntime gives other numbers than PyTorch, or int8 costs more than it may.
+    CheckpointError if onnxruntime's numbers differ from PyTorch's, or int8 costs more than allowed.
     """
     gold = None if int8 is None else _read_gold(loaded, int8)
     module, inputs = make_padded(loaded.objective, loaded.never_learnt)
@@ -126,7 +126,7 @@ def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Findin
 
 
 def _export(module: nn.Module, inputs: Sequence[str], path: Path, max_length: int) -> None:
-    # A tensor for each input: of one given twice, the export would make one input.
+    # A separate tensor for each input: the export would turn one given twice into a single input.
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=max_length)
     second_length = torch.export.Dim("second_length", max=max_length)
     of_second = [name.startswith("second_") for name in inputs]
@@ -152,8 +152,9 @@ def _export(module: nn.Module, inputs: Sequence[str], path: Path, max_length: in
 
 
 def _strip(path: Path) -> None:
-    """Strip source locations, which contain local paths, from the graph; and the
-    shapes in between, which every reader infers and the quantiser, where it turns weights over, believes wrongly."""
+    """Strip source locations, which contain local paths, and intermediate shapes from the graph.
+
+    Every reader infers the shapes; the quantiser would wrongly rely on them where it transposes weights."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)
@@ -165,7 +166,7 @@ def _strip(path: Path) -> None:
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Without what PyTorch's exporter says of PyTorch's own affairs, and of a package that nothing here needs."""
+    """A context without the exporter's messages about PyTorch's internals, and about a package not needed here."""
     registry = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = registry.level
     registry.setLevel(logging.ERROR)
@@ -194,7 +195,7 @@ def _compare(session: Any, loaded: Loaded) -> list[dict[str, Any]]:
         found.append({"batch": batch, "length": length, "differences": differences})
         for name, (difference, largest) in compared.items():
             most_off = max(TOLERANCE, RELATIVE * largest)
-            if not difference <= most_off:  # nor if it is not a number
+            if not difference <= most_off:  # also for NaN
                 raise CheckpointError(
                     f"{name} of the exported graph is {difference:.1e} from PyTorch's at {batch}×{length}, more than "
                     f"{most_off:.1e}: nothing was written"
@@ -223,12 +224,12 @@ def _drawn_rows(loaded: Loaded, batch: int, length: int) -> list[Row]:
 
 
 def _in_pairs(loaded: Loaded) -> bool:
-    """Whether the model reads the texts of a pair apart, so that its graph does."""
+    """Whether the model, and therefore its graph, encodes the texts of a pair separately."""
     return isinstance(loaded.objective, TaskModel) and loaded.objective.joins_rows
 
 
 def _differences(session: Any, loaded: Loaded, rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
-    """For each output its largest difference from the packed model's, and the largest magnitude of that."""
+    """For each output, its largest difference from the packed model's, and the largest magnitude of the latter."""
     given = (padded_pairs if _in_pairs(loaded) else padded_inputs)(rows, loaded.tokenizer.pad_id)
     mask = torch.from_numpy(given["attention_mask"]).bool()
     expected, found = _packed_outputs(loaded, rows), {}
@@ -272,7 +273,7 @@ def _read_gold(loaded: Loaded, int8: Int8) -> _Gold:
 
 
 def _int8(folder: Path, loaded: Loaded, int8: Int8, gold: _Gold, session: Any) -> tuple[dict[str, Any], str]:
-    """Write the graph in int8; what it costs, as data and in words. CheckpointError if that is too much."""
+    """Write the graph in int8; returns what it costs, as data and in words. CheckpointError if that is too much."""
     _quantise(folder / GRAPH, folder / INT8_GRAPH)
     plain = _scores(loaded, gold, session, "scoring float32")
     scores = _scores(loaded, gold, open_session(folder / INT8_GRAPH), "scoring int8")
@@ -301,8 +302,7 @@ def _int8(folder: Path, loaded: Loaded, int8: Int8, gold: _Gold, session: Any) -
 def _quantise(path: Path, small: Path) -> None:
     """Quantise weights to 8-bit integers, scaled per output; inputs are quantised dynamically.
 
-    Of the weights' range 7 bits are used: with 8 the sums overflow on processors without VNNI, and the scores would
-    not hold there.
+    Weights use only 7 bits: with 8, sums overflow on CPUs without VNNI, and the measured scores would not hold there.
     """
     import_onnxruntime()
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -313,7 +313,7 @@ def _quantise(path: Path, small: Path) -> None:
 
 @contextmanager
 def _quiet_root() -> Iterator[None]:
-    """The quantiser advises through the root logger, which then gets a handler for good if it has none."""
+    """A context without the quantiser's advice by the root logger, which would also keep a handler if it has none."""
     root, handler = logging.getLogger(), logging.NullHandler()
     level = root.level
     root.addHandler(handler)
@@ -336,11 +336,11 @@ def _scores(loaded: Loaded, gold: _Gold, session: Any, what: str) -> dict[str, f
     return score_records(gold.task, gold.records, getattr(config, "labels", ()), answer, what).scores
 
 
-# -- what stands beside the graph ------------------------------------------------------------------------------
+# -- files beside the graph ------------------------------------------------------------------------------------
 
 
 def _config(loaded: Loaded) -> dict[str, Any]:
-    """config.json as in a model folder: for others where they know such a model."""
+    """config.json as in a model folder: in the form of other tools if they support such a model."""
     config, options = loaded.objective.encoder.config, loaded.objective.config
     if tensor_names(loaded.system_name, loaded.task, options) is None:
         return {"model_type": f"firth-{loaded.system_name}", **to_dict(config)}

@@ -3,7 +3,7 @@
 OUT/adapted/
 ├── text.txt, corpus/, tokenizer/    what is read; removed once the stage is finished
 ├── run/                             a pre-training run: recipe.toml, log.jsonl, model/
-└── done.json                        that the stage is finished, and what it read
+└── done.json                        marks the stage as finished, with what it read
 
 Source: Gururangan et al. 2020, "Don't Stop Pretraining" (domain- and task-adaptive pre-training).
 """
@@ -36,7 +36,7 @@ from firth.text.records import Choice, Question, Record, Text
 from firth.training.collectives import World
 
 FOLDER, DONE = "adapted", "done.json"
-# Where the recipe gives no length: so many epochs, and no longer than so many minutes.
+# If the recipe gives no length: this many epochs, but no longer than this many minutes.
 EPOCHS, MINUTES = 5.0, 10.0
 _LENGTH = 128
 _STEP_TOKENS = 2048
@@ -45,7 +45,7 @@ _MEASURE_S = 2.0
 
 
 def check_adaptation(recipe: Finetune, base: Base) -> None:
-    """ConfigError where the model or the files cannot be adapted, before anything is written."""
+    """Check that the model can be adapted to the files, before anything is written; else ConfigError."""
     if not recipe.adapt.text:
         return
     if base.weights is None:
@@ -63,7 +63,7 @@ def check_adaptation(recipe: Finetune, base: Base) -> None:
 
 
 def _content(file: Path) -> str:
-    """The checksum of what is in a file, packed or not."""
+    """The checksum of a file's content, compressed or not."""
     with open_packed(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # it reads as a file does
 
@@ -95,7 +95,7 @@ def text_hashes(recipe: Finetune) -> list[str]:
 
 
 def texts_of(records: Sequence[Record]) -> list[str]:
-    """The different texts of some records, in order, without labels."""
+    """The distinct texts of some records, in order, without labels."""
     found: list[str | None] = []
     for record in records:
         if isinstance(record, Question):
@@ -117,7 +117,7 @@ def adapt(
 ) -> None:
     """Run the stage in ``out``, or resume it there. KeyboardInterrupt if asked to stop.
 
-    The task's own text is that of the examples that are trained on: neither the held-out ones nor a dev file's.
+    The task's own text is that of the examples trained on: neither the held-out ones nor a dev file's.
     """
     folder = out / FOLDER
     if (folder / DONE).is_file():
@@ -139,7 +139,7 @@ def adapt(
 
 
 def _prepare(recipe: Finetune, base: Base, labelled: LabelledData, folder: Path, tell: Callable[[str], None]) -> None:
-    """Make a corpus of the text, with the model's own tokenizer."""
+    """Prepare a corpus of the text, with the model's own tokenizer."""
     paths = [str(path) for path in text_files(recipe)]
     if TASK_TEXT in recipe.adapt.text:
         own = texts_of(labelled.train)
@@ -153,7 +153,7 @@ def _prepare(recipe: Finetune, base: Base, labelled: LabelledData, folder: Path,
 
 
 def _sized(recipe: Finetune, base: Base, corpus: Path, run: Path, tell: Callable[[str], None]) -> Pretrain:
-    """The recipe of the stage: the system's own objective and settings, and steps for the length that is given."""
+    """The recipe of the stage: the system's own objective and settings, with steps for the given length."""
     row, adapt = SYSTEMS[base.system_name], recipe.adapt
     length = min(base.trained_length or _LENGTH, base.max_length or _LENGTH)
     plain: dict[str, Any] = {

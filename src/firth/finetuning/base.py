@@ -48,9 +48,9 @@ class Base:
 
     @property
     def has_summary(self) -> bool:
-        """Whether the encoder's own vector of a text was trained: see ``pretrained_summary``.
+        """Whether the encoder's summary vector of a text was trained: see ``pretrained_summary``.
 
-        The same encoder from scratch has the settings of the trained one.
+        The same encoder from scratch gets the settings of the trained one.
         """
         return "pooler" not in self.untrained and pretrained_summary(
             self.system_name, self.origin.get("provenance", {})
@@ -94,7 +94,7 @@ class Base:
         return encoder
 
     def learnt_head(self, kind: str, head: Any) -> dict[str, Tensor]:
-        """The weights that a fine-tuned model has beside its encoder's, for a task of its kind, labels and network."""
+        """A fine-tuned model's weights besides its encoder's, for a task of the same kind, labels and network."""
         if self.task is None or self.origin["task"] != kind:
             return {}
         asked, learnt = ((one.network, getattr(one, "labels", ())) for one in (head, self.task.config))
@@ -196,7 +196,7 @@ def find_vectors(path: str, tokenizer: Tokenizer, width: int) -> FirstVectors:
 def make_model(base: Base, recipe: Finetune, seed: int, vectors: FirstVectors | None = None) -> TaskModel:
     """Build the task's model before the first step, a function of base, recipe, seed and the head's word vectors."""
     encoder = base.encoder(seed, recipe.adapt.dropout, recipe.adapt.transferred_groups)
-    # Models whose heads began alike end near each other: the mean of their weights is a model as good as each.
+    # Models with equal initial heads end near each other: the mean of their weights is as good a model as each.
     torch.manual_seed(seed_of(recipe.train.seed if recipe.train.average_seeds else seed, "head"))
     model = recipe.row.model(encoder, recipe.head)
     model.load_state_dict(model.state_dict() | base.learnt_head(recipe.kind, recipe.head))

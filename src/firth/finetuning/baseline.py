@@ -98,7 +98,7 @@ def resolve_baseline(data: Mapping[str, Any], settings: Settings, where: str) ->
     if config.choose_on == "dev":
         raise ConfigError("data.choose_on=dev: a baseline is tuned on training examples only: leave it out")
     labelled = read_labelled(plain["task"], config, {})
-    if labelled.columns:  # found by content: the model's recipe has them for later files
+    if labelled.columns:  # found by content: the model's recipe records them for later files
         plain["data"]["columns"] = labelled.columns
     plain = {"kind": kind, "metric": labelled.metrics[0]} | plain
     recipe = from_dict(FitBaseline, plain, where, foreign=FOREIGN_FINETUNING_KEYS)

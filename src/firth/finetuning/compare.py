@@ -2,14 +2,14 @@
 
 out/
 ├── identity.json    hashes of data and options: the same command resumes, other data is refused
-├── cells/WAY/N/     one fit to N examples: run/ (a fine-tuning folder), cell.json, and cell.log if a node did it
+├── cells/WAY/N/     one fit to N examples: run/ (a fine-tuning folder), cell.json, and cell.log if a node ran it
 ├── compare.json     every number of the report
 ├── report.html
 └── model/           the winner, a model folder
 
 The most informative cells for their time run first: the baseline at every number of labels, then all models from few
 labels to all. A cell runs only if its estimated time, taken from the previous cell of its way, fits the budget. On Ray
-the cells of one number of labels run at once.
+the cells of one number of labels run in parallel.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from firth.systems import resolve_model
 from firth.tasks.kinds import kind_of_task
 
 RESULTS = "compare.json"
-# What a fit on a node of a cluster says.
+# The messages of a fit on a cluster node.
 CELL_LOG = "cell.log"
 BASELINE = {"classify": "tfidf", "multilabel": "tfidf", "regress": "tfidf", "tag": "commonest-tag"}
 KINDS = tuple(BASELINE)
@@ -56,7 +56,7 @@ SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 _LEAST_S = 20.0
 # Safety factor on the expected time: a fit starts only if it is expected to end within the time left.
 _DOUBT = 1.2
-# Keys that all ways share, of which ``settings`` would change the fine-tunings alone.
+# Keys that all ways share, which ``settings`` would change for the fine-tunings alone.
 _SHARED = ("data", "from_scratch", "kind", "metric", "model", "task", "tokenizer")
 # Mean pooling: an untrained first token says little. Features are stored, so epochs are cheap.
 _FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean", "optim.learning_rate": 5e-3}
@@ -97,9 +97,9 @@ def compare(
 ) -> Comparison:
     """Compare ways to learn ``task`` in folder ``out``, or resume the comparison there.
 
-    ``settings``: further recipe keys of the fine-tunings, none that all ways share, such as ``data``. ``verbose``: also
-    prints the messages of each. ``on``: a Ray cluster whose nodes share the fits, as ``connect`` reads it. Wrong data
-    or options raise ConfigError or InputError before anything is written.
+    ``settings``: further recipe keys of the fine-tunings, except those that all ways share, such as ``data``.
+    ``verbose``: also print the messages of each. ``on``: a Ray cluster whose nodes share the fits, as ``connect`` reads
+    it. Wrong data or options raise ConfigError or InputError before anything is written.
     """
     kind = kind_of_task(task)
     if kind not in KINDS:
@@ -125,7 +125,7 @@ def compare(
     data = dataclasses.replace(data, columns=labelled.columns)
     if not labelled.dev:
         raise ConfigError(f"{data.folder} has no dev file of {task}: compare needs one")
-    for way in ways_of(kind, models):  # a wrong setting is to be known before anything is fitted
+    for way in ways_of(kind, models):  # reports a wrong setting before anything is fitted
         if settings and not way.baseline and not way.joint:
             resolve(recipe_of_way(way, task, data), settings_of_way(way, settings), "compare")
     work = _Comparing(task, data, labelled, Path(out), models, minutes * 60, sizes, settings or {}, verbose, tell)
@@ -135,7 +135,7 @@ def compare(
 
 
 def base_of_model(model: str, settings: Mapping[str, Any]) -> Base:
-    """What fine-tunings of a model begin with; ConfigError if there is no such model."""
+    """The base that fine-tunings of a model start from; ConfigError if there is no such model."""
     return read_base(resolve_model(model), str(settings.get("tokenizer", "")), from_scratch=False)
 
 
@@ -145,7 +145,7 @@ def recipe_of_way(way: Way, task: str, data: LabelledConfig) -> dict[str, Any]:
 
 
 def settings_of_way(way: Way, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a fine-tuning: of a frozen encoder its own, and the user's."""
+    """The settings of a fine-tuning: those of a frozen encoder, if it is one, and the user's."""
     return (_FROZEN if way.frozen else {}) | dict(settings)
 
 
@@ -160,7 +160,7 @@ def fit_on_node(
     way: str,
     n: int,
 ) -> dict[str, Any]:
-    """What a node of a cluster does: one fit, with all that it says in ``cell.log`` of its folder."""
+    """Run one fit on a cluster node, with its messages in ``cell.log`` of its folder."""
     config = LabelledConfig(**data)
     labelled = read_labelled(task, config, {})
     work = _Comparing(task, config, labelled, Path(out), models, 0.0, sizes, settings, True, say)
@@ -174,7 +174,7 @@ def fit_on_node(
 
 
 def ways_of(kind: str, models: Sequence[str]) -> list[Way]:
-    """The baseline, and for each model frozen features, fine-tuning, and it together with the baseline.
+    """The baseline, and for each model frozen features, fine-tuning, and a joint model with the baseline.
 
     Tags are learned by the baseline and by fine-tuning alone.
     """
@@ -216,11 +216,11 @@ class _Comparing:
         self.sizes = [*(n for n in sorted(set(sizes)) if n < self.n_all), self.n_all]
         self.skipped: list[str] = []
         self.spent_s = 0.0
-        # Of fits: how many there are, and how many were begun here.
+        # Number of all fits, and of those started here.
         self.n_fits = self.number = 0
 
     def tell(self, text: str) -> None:
-        """Say something for good: the line on what is being done makes room."""
+        """Print a lasting message, in place of the status line."""
         self.status.clear()
         self._tell(text)
 
@@ -254,7 +254,7 @@ class _Comparing:
         return self.out / "cells" / way / str(n)
 
     def run(self, cluster: Cluster | None = None) -> Comparison:
-        """Do all fits that the time allows, here or on a cluster, and keep the winner."""
+        """Run all fits that the time allows, here or on a cluster, and keep the winner."""
         for note in self.labelled.notes:
             self.tell(note)
         self._leave_out_small_draws()
@@ -284,7 +284,7 @@ class _Comparing:
                 cells[way.folder][n] = cell
                 score = f"{self.metric} {cell['scores'][self.metric]:.4f}"
                 self.tell(f"{way.name}, {n:,} labels: {score} in {cell['seconds']:.0f} s")
-            # What ran at once counts once.
+            # Fits that ran in parallel count once.
             self.spent_s += max(seconds, time.monotonic() - started_at_s if todo else 0.0)
         self.status.clear()
         names = {way.folder: way.name for way in self.ways}
@@ -300,7 +300,7 @@ class _Comparing:
         return Comparison(self.out, results)
 
     def _leave_out_small_draws(self) -> None:
-        """Leave out numbers of labels whose draw cannot be learnt from: of a rare label it may have no example."""
+        """Leave out numbers of labels whose sample cannot be learnt from: it may have no example of a rare label."""
         for n in self.sizes[:-1]:
             if (self.folder("baseline", n) / "cell.json").is_file():
                 continue
@@ -312,9 +312,9 @@ class _Comparing:
                 self.tell(f"skipped: {self.skipped[-1]}")
 
     def _stages(self) -> list[list[tuple[Way, int]]]:
-        """All fits in order; those of a stage need none of each other.
+        """All fits in order; those of one stage do not depend on each other.
 
-        The baseline is cheap at all numbers of labels. All models are fitted to few labels before any is to many.
+        The baseline is cheap at all numbers of labels. Every model is fitted to few labels before any is to many.
         """
         baseline, *models = self.ways
         stages = [[(baseline, n) for n in self.sizes]]
@@ -323,7 +323,7 @@ class _Comparing:
         return stages
 
     def _fits(self, way: Way, n: int, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> bool:
-        """Whether there is time for a fit; says why not, which is true of all larger ones of its way too."""
+        """Whether there is time for a fit; if not, says why, which holds for all larger fits of its way too."""
         done = cells[way.folder]
         missing = self._missing(way, n, cells)
         left_s = self.budget_s - self.spent_s
@@ -338,7 +338,7 @@ class _Comparing:
         return False
 
     def _here(self, fits: Sequence[tuple[Way, int]]) -> Iterator[tuple[Way, int, dict[str, Any]]]:
-        """Do fits one after the other; yields each with its cell."""
+        """Run fits one after the other; yields each with its cell."""
         for way, n in fits:
             self.number += 1
             what = f"fit {self.number} of {self.n_fits}: {way.name}, {n:,} labels"
@@ -357,10 +357,10 @@ class _Comparing:
             yield way, n, cell
 
     def _on(self, cluster: Cluster, fits: Sequence[tuple[Way, int]]) -> Iterator[tuple[Way, int, dict[str, Any]]]:
-        """Do fits as tasks of a cluster; yields each with its cell as it ends."""
+        """Run fits as tasks of a cluster; yields each with its cell as it ends."""
         if not fits:
             return
-        # Each takes its share of the processors.
+        # Each takes its share of the CPUs.
         cpus = min(max(cluster.cpus // len(fits), 1), max(node.cpus for node in cluster.nodes()))
         common = {
             "task": self.task,
@@ -392,7 +392,7 @@ class _Comparing:
         return f"finished fits are kept: the same command resumes in {self.out}"
 
     def fit(self, way: Way, n: int) -> dict[str, Any]:
-        """Do one fit, score it on the dev examples, and store its cell."""
+        """Run one fit, score it on the dev examples, and store its cell."""
         folder = self.folder(way.folder, n)
         started_at_s = time.monotonic()
         self._fit(way, n, folder / "run")
@@ -413,7 +413,7 @@ class _Comparing:
         return "" if self._encoders(way, n) else "neither of its models is fitted to so many"
 
     def _encoders(self, way: Way, n: int) -> list[Path]:
-        """The finished runs of a joint model's encoder with so many labels."""
+        """The finished runs of a joint model's encoder with ``n`` labels."""
         like = [other for other in self.ways if other.model == way.model and not other.joint and not other.baseline]
         runs = [self.folder(other.folder, n) / "run" for other in like]
         return [run for run in runs if (run.parent / "cell.json").is_file()]
@@ -458,6 +458,6 @@ def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
     if not done:
         return 0.0 if way.baseline else _LEAST_S
     before = max(done)
-    # Examples read over all epochs: few are read more often, so that the updates suffice, and more take no less.
+    # Examples read over all epochs: small sets are read more often, for enough updates, and larger ones take no less.
     read = done[before].get("epochs", epochs_for(before)) * before
     return _DOUBT * done[before]["seconds"] * max(epochs_for(n) * n, read * growth(n) / growth(before)) / read

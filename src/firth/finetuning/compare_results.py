@@ -20,7 +20,7 @@ from firth.metrics.calibration import expected_calibration_error
 from firth.tasks.predictions import Labelled, MultiLabelled, TaggedText, Valued
 from firth.tasks.table import TASKS
 
-# Scores shown beside each other, whichever of them ranks: accuracy alone hides labels that are never predicted.
+# Scores shown side by side, whichever of them ranks: accuracy alone hides labels that are never predicted.
 _BESIDE = {"classify": ("accuracy", "macro_f1"), "multilabel": ("micro_f1", "macro_f1")}
 # Total number of resampled examples over all bootstrap samples.
 _RESAMPLED, _FEWEST_DRAWS, _MOST_DRAWS = 2_000_000, 100, 1000
@@ -59,10 +59,10 @@ def compare_fits(
     skipped: Sequence[str],
     baseline: Path,
 ) -> dict[str, Any]:
-    """Everything that ``compare.json`` says.
+    """The contents of ``compare.json``.
 
     ``names``: of the ways, by folder, in their order; ``cells``: their fits by number of labels; ``skipped``: what was
-    not fitted, in words; ``baseline``: the run of its largest fit.
+    not fitted, in words; ``baseline``: the run of the baseline's largest fit.
     """
     metric = labelled.metrics[0]
     split, dev = next(iter(labelled.dev.items()))
@@ -109,7 +109,7 @@ def compare_fits(
 
 
 def _majority(labelled: LabelledData, dev: Sequence[Any]) -> dict[str, Any] | None:
-    """Scores of always giving the commonest answer; None for values, and for tags, whose baseline is that one."""
+    """Scores of always predicting the commonest answer; None for values, and for tags, whose baseline does so."""
     labels = labelled.options.get("labels", ())
     constant: Labelled | MultiLabelled
     if labelled.kind == "classify":
@@ -151,7 +151,7 @@ def _doubts(labelled: LabelledData, baseline: Path) -> dict[str, Any]:
 
 
 def _stored(answer: Any) -> Any:
-    """What the scorers read of an answer, as plain data."""
+    """The part of an answer that the scorers read, as plain data."""
     if isinstance(answer, Labelled):
         return answer.label
     if isinstance(answer, MultiLabelled):
@@ -160,7 +160,7 @@ def _stored(answer: Any) -> Any:
 
 
 def _answer(found: Any) -> Any:
-    """The answer again."""
+    """Restore an answer from its stored part."""
     if isinstance(found, str):
         return Labelled(found, 1.0, {})
     if isinstance(found, dict):

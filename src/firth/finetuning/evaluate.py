@@ -57,7 +57,7 @@ def evaluate(
     Returns ``scores``, ``breakdown`` (``firth.tasks.breakdown``), ``examples`` and ``notes``. ConfigError if the model
     is not fine-tuned, or fine-tuned for another task.
 
-    ``precision``: the encoder's number format. With ``max_drop``, and always for int8, float32 is scored too:
+    ``precision``: the encoder's dtype. With ``max_drop``, and always for int8, float32 is scored too:
     ``compared`` then has its scores, and the drop of the task's main score in points. An int8 drop within ``max_drop``
     is recorded in the model folder, which ``firth.load`` requires for int8. ``others``: models whose predictions are
     averaged with this one's (``firth.Ensemble``). ``published_text``: answers to questions get the texts that
@@ -200,7 +200,7 @@ def _check_drop(precision: Precision, max_drop: float) -> None:
 
 
 def _check_alone(what: str, others: Sequence[str | Path], max_drop: float | None, published_text: bool) -> None:
-    """ConfigError for options that only a model of one encoder has."""
+    """Raise ConfigError for options that only a model with a single encoder supports."""
     flags = {"--with": bool(others), "--max-drop": max_drop is not None, "--recover-text": published_text}
     given = [flag for flag, is_given in flags.items() if is_given]
     if given:

@@ -138,7 +138,7 @@ def _fingerprint(model: TaskModel, rows: Sequence[Row], kind: Unit, dtype: torch
 
 
 def _kept(model: TaskModel) -> Unit:
-    """The unit that needs one stored vector: sequences, words, or all tokens."""
+    """The unit that gets one stored vector each: sequences, words, or all tokens."""
     config = model.features.config
     if model.features.unit == "word":
         return "word"
@@ -210,7 +210,7 @@ def _referring(row: Row, place: slice, kind: Unit, model: TaskModel) -> Row:
     """A sequence whose tokens refer to stored vectors of the original one.
 
     A word keeps the tokens that represent it if the head reads more than their vector; otherwise one token is enough.
-    A row keeps the segment of its first token, by which towers know the second text.
+    A sequence vector keeps the segment of its first token, by which towers recognise the second text.
     """
     numbers, own = np.arange(place.start, place.stop), model.features.own is not None
     chars = row.chars if own else None

@@ -5,9 +5,9 @@ file is scored once for each model of the chosen settings: that of each seed, or
 
 out/
 ├── recipe.toml      resolved
-├── adapted/         with adapt.text: the pre-training on it, which comes first
+├── adapted/         with adapt.text: continued pre-training on it, which comes first
 ├── runs/…           one folder per run: log.jsonl, result.json, scores.json; its model until the best is chosen;
-│                    run.log if a node of a cluster did it
+│                    run.log if a cluster node ran it
 ├── model/           of the best run, with fitted temperature or threshold
 ├── results.json     every score
 └── report.html
@@ -47,14 +47,14 @@ class Finetuned:
     def scores(self) -> dict[str, dict[str, float]]:
         """Every score, by dev split; held-out examples under ``"held_out"``.
 
-        Means over the seeds; of averaged seeds, the scores of the one model.
+        Means over the seeds; for averaged seeds, the scores of the averaged model.
         """
         splits = {**self.results["dev"], "held_out": self.results["held_out"]}
         return {split: {name: score["mean"] for name, score in found.items()} for split, found in splits.items()}
 
     @property
     def model(self) -> Model | Baseline:
-        """Load the model that is kept: the best run's, or the averaged one."""
+        """Load the kept model: the best run's, or the averaged one."""
         return load(self.out)
 
 
@@ -112,7 +112,7 @@ def run_resolved(
 ) -> Finetuned:
     """Run a fine-tuning from a resolved recipe."""
     out = Path(out)
-    # A folder without a recipe comes from a start that was killed; it holds nothing of value.
+    # A folder without a recipe was left by a start that was killed; it holds nothing of value.
     check_new(out, resume=f"firth finetune --resume {out}" if (out / RECIPE).is_file() else "", but=IDENTITY)
     with lock(out), connect_to(on, out, tell) as cluster, deterministic():
         work = Runs(resolved, out, tell, cluster)

@@ -9,7 +9,7 @@ from firth.tasks.reading import labels_of
 from firth.tasks.tag_schemes import OUTSIDE, scheme_of, split_tag
 from firth.text.records import Tagged
 
-# More kinds of plain tags than these, and than words, are words.
+# More different plain tags than this, and than words, mean that words and tags are swapped.
 _MOST_TAGS = 100
 
 

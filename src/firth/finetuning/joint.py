@@ -1,4 +1,4 @@
-"""Fit a joint model: how much a fine-tuned encoder counts beside TF-IDF, chosen on held-out training examples."""
+"""Fit a joint model: the weight of a fine-tuned encoder beside TF-IDF, chosen on held-out training examples."""
 
 import math
 import shutil
@@ -20,7 +20,7 @@ from firth.inference.joint import log_odds, mixed, write_joint
 from firth.inference.model import load_model
 from firth.metrics.calibration import best_threshold, careful_temperature, softmax
 
-# The encoder's weights that are tried.
+# The weights of the encoder's predictions that are tried.
 WEIGHTS = tuple(round(0.05 * i, 2) for i in range(21))
 _MIDDLE = 0.5
 
@@ -54,7 +54,7 @@ def fit_joint(baseline: Path, encoders: Sequence[Path], labelled: LabelledData) 
 
 def _without_held(config: TfidfConfig, labelled: LabelledData) -> Tfidf:
     reader = fit_vectorizer(labelled.train, config.grams)
-    # A sample without pairs cannot come about: the records of a task are all pairs, or none is.
+    # A sample cannot lose its pairs by chance: the records of a task are all pairs, or none is.
     weight, bias = fit_linear(config, reader.read(labelled.train), labelled.train)
     return Tfidf(config, reader, weight, bias)
 
@@ -64,8 +64,8 @@ def fit_weight(
 ) -> tuple[JointConfig, float]:
     """The options with the encoder's weight, and its mean loss on the examples.
 
-    Of all weights whose loss is within one standard error of the best, the one nearest to a half: few examples cannot
-    say that one member is worthless. Source: Breiman et al. 1984, §3.4.3 (the one-standard-error rule).
+    Of all weights whose loss is within one standard error of the best, the one nearest to 0.5 is chosen: few examples
+    cannot show that one member is worthless. Source: Breiman et al. 1984, §3.4.3 (the one-standard-error rule).
     """
     options = [_calibrated(config, held, mixed(encoder, tfidf, weight), weight) for weight in WEIGHTS]
     losses = np.stack([_losses(one, held, mixed(encoder, tfidf, one.weight)) for one in options])
@@ -93,7 +93,7 @@ def _calibrated(
 
 
 def _losses(config: JointConfig, held: Sequence[Any], outputs: Float[np.ndarray, "n K"]) -> Float[np.ndarray, " n"]:
-    """Each example's negative log likelihood, or square error."""
+    """Each example's negative log likelihood, or squared error."""
     if config.kind == "regress":
         return (np.clip(outputs[:, 0], config.lowest, config.highest) - np.array([r.label for r in held])) ** 2
     gold = targets_of(config, held)

@@ -21,9 +21,9 @@ from firth.tasks.scoring import METRICS
 from firth.tasks.split import content_key, hold_out, limit
 from firth.text.records import Record, Text
 
-# With fewer training examples a run is refused; from this share of one label on it warns.
+# With fewer training examples a run is refused; from this share of one label on a note warns of it.
 _FEWEST, _SKEWED = 2, 0.75
-# Share of an evaluation file's examples that stand in the training data as well, from which it is said.
+# Share of an evaluation file's examples that are in the training data too, from which on a note says so.
 _SHARED = 0.2
 
 
@@ -106,7 +106,7 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
 
 
 def _check_alike(train: Sequence[Any], dev: Sequence[Any], config: LabelledConfig) -> None:
-    """InputError where one file has pairs of texts and the other single ones: half of each pair would be lost."""
+    """Raise InputError if one file has pairs of texts and the other single ones: half of each pair would be lost."""
     ours, theirs = ([isinstance(r, Text) and r.second is not None for r in records] for records in (train, dev))
     if theirs and ((any(theirs) and not any(ours)) or (all(ours) and not any(theirs))):
         pairs, single = (config.dev, config.train) if any(theirs) else (config.train, config.dev)

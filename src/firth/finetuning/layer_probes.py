@@ -1,7 +1,7 @@
-"""``firth probe --all``: which layer carries what: tags, entities, sentence length, word content; with control tasks.
+"""``firth probe --all``: which layer carries tags, entities, sentence length and word content; with control tasks.
 
-For each layer a logistic regression learns each task from the frozen vectors, words and sentences being the mean of
-their tokens. Sources: Conneau et al. 2018 (sentence length, word content), Hewitt and Liang 2019 (control tasks).
+For each layer a logistic regression learns each task from the frozen vectors; those of words and sentences are the mean
+of their tokens. Sources: Conneau et al. 2018 (sentence length, word content), Hewitt and Liang 2019 (control tasks).
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ from firth.tasks.reading import splits_in
 from firth.tasks.tag_schemes import OUTSIDE
 from firth.text.records import Tagged
 
-# Conneau et al. 2018 have six bins of length.
+# Conneau et al. 2018 use six bins of length.
 _BINS = 6
-# Words of word content: fewer than the published 1,000, for a thousand sentences.
+# Words of the word content task: fewer than the published 1,000, for a thousand sentences.
 _CONTENT_WORDS = 30
 _RESAMPLES = 1000
 _INTERVAL = (2.5, 97.5)
@@ -53,8 +53,8 @@ class LayerProbing:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Labelled vectors of one split, by layer. ``types``: the word of each, for control tasks; ``sentences``: whose it
-    is, for resampling."""
+    """Labelled vectors of one split, by layer. ``types``: the word of each, for control tasks; ``sentences``: the
+    sentence of each, for resampling."""
 
     layers: Float[np.ndarray, "L n H"]
     labels: np.ndarray
@@ -92,10 +92,10 @@ def probe_layers(
 ) -> dict[str, Any]:
     """Probe every layer of models, by name, on data sets of tags, given as (name, folder), in the new folder ``out``.
 
-    A data set of entities is probed for the type of words in an entity, another one for all tags. Sentence length and
-    word content are of the sentences of the first. ``on``: a Ray cluster, as ``connect`` reads it, whose nodes take a
-    model each and load it by its name. Returns what ``out/probe.json`` says. ConfigError for a task that has no tags,
-    for layers of different widths, and for two models of one name.
+    A data set of entities is probed for the entity type of words in an entity, any other for all tags. Sentence length
+    and word content use the sentences of the first. ``on``: a Ray cluster, as ``connect`` reads it, whose nodes probe
+    one model each and load it by its name. Returns the contents of ``out/probe.json``. ConfigError for a task that has
+    no tags, for layers of different hidden sizes, and for two models with the same name.
     """
     check_new(out)
     if not data:
@@ -105,7 +105,7 @@ def probe_layers(
             raise ConfigError(f"{name}: its layers differ in hidden size, so their scores would not compare")
         if [other for other, _ in models].count(name) > 1:
             raise ConfigError(f"{name} is given twice: give each model once")
-    # Results are by name: data sets of one kind are told apart by their folders.
+    # Results are by name: equal names of data sets are distinguished by their folders.
     kinds = [task for task, _ in data]
     names = [task if kinds.count(task) == 1 else f"{task} ({folder.name})" for task, folder in data]
     for name in names:
@@ -157,7 +157,7 @@ def _probe_on(
 
 
 def probe_on_node(*, model: str, data: Sequence[tuple[str, str, str]], options: dict[str, Any]) -> dict[str, Any]:
-    """What a node of a cluster does: probe one model."""
+    """Probe one model on a cluster node."""
     given = LayerProbing(**options)
     read = [(name, *_records(task, Path(folder), given)) for name, task, folder in data]
     return _probe_model(model, load_model(model), read, given)
@@ -207,7 +207,7 @@ Words = list[Float[np.ndarray, "L W H"]]
 
 
 def _vectors(model: Model, records: Sequence[Tagged]) -> Words:
-    """Of each sentence its words' vectors in all layers; a word without a token of its own is NaN."""
+    """Each sentence's word vectors in all layers; a word without a token of its own is NaN."""
     found: Words = []
     for record, vectors in zip(records, model.vectors_stream(r.text for r in records), strict=True):
         layers = vectors.layers
@@ -243,7 +243,7 @@ def _word_examples(records: Sequence[Tagged], words: Words, entities: bool, opti
 def _sentence_tasks(
     train: Sequence[Tagged], test: Sequence[Tagged], train_words: Words, test_words: Words
 ) -> list[tuple[str, Examples, Examples]]:
-    """Sentence length and word content, as far as there are sentences enough."""
+    """The tasks sentence length and word content, as far as there are enough sentences."""
     lengths = [len(record.spans) for record in train]
     edges = np.quantile(lengths, np.arange(1, _BINS) / _BINS)
 
@@ -253,7 +253,7 @@ def _sentence_tasks(
     counts = Counter(
         word for record in train for word in {w.lower() for w in record.words} if any(c.isalpha() for c in word)
     )
-    # Of the middle: words that nearly all sentences have tell nothing, rare ones cannot be learned.
+    # Words of medium frequency: those in more than a tenth of the sentences tell little, rare ones cannot be learned.
     usable = [word for word, n in counts.most_common() if 5 <= n <= max(len(train) // 10, 5)]
     content = frozenset(usable[:_CONTENT_WORDS])
 
@@ -284,9 +284,9 @@ def _sentence_examples(
 
 
 def control_labels(types: Sequence[str], labels: np.ndarray, all_types: Sequence[str], seed: int) -> np.ndarray:
-    """Labels of the control task: one for each type of word, drawn by hash as often as ``labels`` has them.
+    """Labels of the control task: one for each word type, sampled by hash with the frequencies of ``labels``.
 
-    ``types`` and ``labels``: of the training words, whose shares are those of the draw (Hewitt and Liang 2019, §2).
+    ``types`` and ``labels``: of the training words, whose distribution is sampled from (Hewitt and Liang 2019, §2).
     """
     assert len(types) == len(labels)
     of_type = {
@@ -332,7 +332,7 @@ def _probe(
 
 
 def _scaled(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every dimension of mean 0 and variance 1 over the training vectors."""
+    """Scale every dimension to mean 0 and variance 1 over the training vectors."""
     mean, spread = x.mean(0), np.maximum(x.std(0), 1e-6)
     return (x - mean) / spread, (y - mean) / spread
 
@@ -345,7 +345,7 @@ def _predict(x: np.ndarray, labels: np.ndarray, y: np.ndarray) -> np.ndarray:
 
     model = LogisticRegression(C=0.1, max_iter=200, tol=1e-3)
     with warnings.catch_warnings():
-        # A probe is compared with others of the same effort; the last digit of its loss does not matter.
+        # Probes are compared at equal effort; the last digit of a probe's loss does not matter.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(x, labels)
     return np.asarray(model.predict(y))
@@ -354,7 +354,7 @@ def _predict(x: np.ndarray, labels: np.ndarray, y: np.ndarray) -> np.ndarray:
 def resampled_accuracies(
     correct: Bool[np.ndarray, "L n"], sentences: Int[np.ndarray, " n"], seed: int
 ) -> Float[np.ndarray, "L R"]:
-    """Accuracy by layer over resamples of the test sentences, with all their words: the bootstrap."""
+    """Bootstrap: accuracy by layer over resamples of the test sentences, with all their words."""
     _, owner = np.unique(sentences, return_inverse=True)
     n = int(owner.max()) + 1
     sizes = np.bincount(owner, minlength=n)
@@ -364,11 +364,11 @@ def resampled_accuracies(
 
 
 def _differences(best: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """How many layers higher the best one of each later task is than that of the first, with its interval."""
+    """How many layers higher each later task's best layer is than the first task's, with its interval."""
     (first, base), *others = best.items()
     found = []
     for task, layers in others:
-        # Tasks share sentences at most in part: their resamples are taken as independent.
+        # Tasks share sentences at most in part: their resamples are treated as independent.
         low, high = np.percentile(layers - base, _INTERVAL)
         found.append(
             {

@@ -1,4 +1,4 @@
-"""``report.html`` of the probes of all layers: every model in one picture, a panel per task, and its tables."""
+"""``report.html`` of the probes of all layers: every model in one figure, a panel per task, and its tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ _MARKERS = "os^Dv*"
 
 
 def write_probe_report(folder: Path, models: Sequence[Probes]) -> None:
-    """Write the report of what ``probe.json`` has of each model; needs the extra ``report`` (ConfigError without)."""
+    """Write the report of each model's ``probe.json`` results; needs the extra ``report`` (ConfigError without it)."""
     report = Report(f"{', '.join(one['model'] for one in models)}: which layer carries what?")
     report.text(
         "A logistic regression on the frozen vectors of each layer; words and sentences are the mean of their tokens. "
@@ -82,7 +82,7 @@ def probe_figure(models: Sequence[Probes]) -> "Figure":
 
 
 def _draw(panel: Any, one: Probes, name: str, number: int) -> None:
-    """A model's accuracies in one task; colour, marker and order tell models apart."""
+    """Draw a model's accuracies in one task; colour, marker and order distinguish models."""
     task = next((task for task in one["tasks"] if task["task"] == name), None)
     if task is None:
         return

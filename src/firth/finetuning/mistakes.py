@@ -1,7 +1,7 @@
-"""The examples that a classifier gets wrong with most confidence, and the words that decided.
+"""A classifier's most confident mistakes, and the words that decided them.
 
-A word's weight is what the log-odds of the predicted label lose without the word (occlusion: Zeiler and Fergus
-2014, §4.2; Li et al. 2016, "Understanding neural networks through representation erasure").
+A word's weight is how much the log-odds of the predicted label fall without it (occlusion: Zeiler and Fergus 2014,
+§4.2; Li et al. 2016, "Understanding neural networks through representation erasure").
 """
 
 import math
@@ -14,17 +14,17 @@ from firth.inference.answering import answer_records
 from firth.tasks.predictions import Labelled
 from firth.text.records import Text
 
-# Mistakes that are kept, and words of a text beyond which each of them is not left out in turn.
+# Mistakes that are kept, and most words of a text for which each is left out in turn.
 MOST = 10
 _MOST_WORDS = 80
-_LEAST = 1e-7  # distance from 0 and 1 within which probabilities are alike
+_LEAST = 1e-7  # probabilities are clipped to this distance from 0 and 1
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """A wrong prediction. ``words``: of the text, then of the second, with the weight of each.
 
-    The weight is None in a long text, and of a word that is the only one of its text.
+    The weight is None in a long text, and for the only word of a text.
     """
 
     where: str

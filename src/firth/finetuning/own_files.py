@@ -49,13 +49,13 @@ _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...
         "arc_csv": (read_arc_csv, ()),
     },
 }
-# A single sentence of more words is a file without blank lines.
+# A single sentence of more words than this comes from a file without blank lines.
 _LONGEST_SENTENCE = 1000
 _LOOKS_LIKE_HEADER = "the first line looks like a header and is no example (--no-header: it is one)"
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
 _TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
 _TEXT_KINDS = get_args(TextKind)
-# What the readers take for each --header.
+# The value that the readers take for each --header.
 _HEADER = {"auto": None, "yes": True, "no": False}
 
 
@@ -69,11 +69,10 @@ def with_columns(
     labels: Collection[str] = (),
     labelled: bool = True,
 ) -> LabelledConfig:
-    """Options with the columns of a table of texts, where they name none and its header has no names that are known.
+    """Add the columns of a table of texts to options that name none, if its header has no known names.
 
-    ``learnt``: the columns of the data that a model has learnt from, which are taken where the file has them;
-    ``labels``: those the model knows. Else what stands in the columns decides, which is said with the flag that changes
-    it.
+    ``learnt``: the columns of a model's training data, used if the file has them; ``labels``: those the model knows.
+    Otherwise the columns are detected by content, and a note names the flag that changes them.
     """
     path = Path(file)
     form = _table_form(path, config)
@@ -117,13 +116,13 @@ def with_columns(
 
 
 def _check_header(file: str, guess: ColumnGuess | None) -> None:
-    """InputError where line 1 of a table may name the columns, and may be a text."""
+    """Raise InputError if line 1 of a table may name the columns or be a text."""
     if guess is not None and guess.has_header is None:
         raise InputError(f"{file}: line 1 may name the columns or be a text: give --header or --no-header")
 
 
 def _with_learnt_keys(path: Path, config: LabelledConfig, learnt: str, problems: Problems) -> LabelledConfig:
-    """The keys that a model has learnt from, where the first object has that of the text."""
+    """Add the keys of a model's training data, if the first object has that of the text."""
     key = parse_columns(learnt).text
     _, first = next(read_jsonl(path, Problems(skip_bad=True)), (0, {}))
     if key == "text" or key not in first:
@@ -151,7 +150,7 @@ def read_own(
     if config.columns and form in ("tsv", "csv") and path.is_file():
         columns = parse_columns(config.columns).given()
         by_name = any(isinstance(column, str) for column in columns.values())
-        # The other file may lack the header, or have another one, whose names say more than numbers.
+        # The other file may lack the header, or have another one, whose names take precedence over numbers.
         other = dataclasses.replace(config, columns="")
         if by_name and not fits(path, form, columns):
             found = with_columns(kind, config.dev, other, problems)
@@ -169,7 +168,7 @@ def _table_form(path: Path, config: LabelledConfig) -> str | None:
 
 
 def _check_order(kind: str, config: LabelledConfig) -> None:
-    """InputError where the evaluation file has its texts in another column than the training file."""
+    """Raise InputError if the evaluation file has its texts in another column than the training file."""
     path, number = Path(config.dev), parse_columns(config.columns).text
     form = _table_form(path, config)
     if not isinstance(number, int) or form not in ("tsv", "csv") or not path.is_file():

@@ -161,7 +161,7 @@ def _are_numbers(lines: list[tuple[int, str]]) -> bool:
 
 
 def _by_number(lines: list[tuple[int, str]], records: Sequence[Record], path: Path) -> list[tuple[int, str]]:
-    """Sort the lines by their first column: the number of the example, from 0, as GLUE has it, or its id."""
+    """Sort the lines by their first column: the number of the example, from 0, as in GLUE, or its id."""
     by_name = {line.split("\t")[0].strip(): (number, line) for number, line in lines}
     for names in ([str(n) for n in range(len(records))], [record.id for record in records]):
         if by_name.keys() == set(names):
@@ -217,7 +217,7 @@ _MAKE: dict[str, Any] = {
 
 
 def _label(value: Any) -> str:
-    """A label as the readers of data make it; TypeError for a list or an object."""
+    """A label as the data readers normalise it; TypeError for a list or an object."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str | int | float):
@@ -226,14 +226,14 @@ def _label(value: Any) -> str:
 
 
 def _whole(value: Any) -> int:
-    """The number of a choice; ValueError for a part of one."""
+    """The index of a choice; ValueError if it is not a whole number."""
     if isinstance(value, bool) or float(value) != int(value):
         raise ValueError
     return int(value)
 
 
 def _label_set(value: Any) -> tuple[str, ...]:
-    """The labels of a text: of a list, or of a string with | between them."""
+    """The labels of a text, from a list or from a string with | between them."""
     if not isinstance(value, str):
         return tuple(map(_label, value))
     return tuple(map(composed, value.split(MULTILABEL_SEPARATOR))) if value.strip() else ()
@@ -285,7 +285,7 @@ def _squad_answers(path: Path, records: Sequence[Question], na_probs: Path | Non
 
 
 def _in_bio(answers: Sequence[Any], records: Sequence[Tagged], path: Path) -> list[Any]:
-    """Predicted BIOES tags as BIO, which those of the gold examples are converted to.
+    """Convert predicted BIOES tags to BIO, like those of the gold examples.
 
     Systems may predict any order of tags, so each entity is converted as conlleval reads it.
     """

@@ -46,7 +46,7 @@ class Reading:
 def readings(widths: Sequence[int]) -> list[Reading]:
     """Every single layer; all summed, in a scalar mix, concatenated; the last four concatenated.
 
-    ``widths``: of the layers' vectors, the embeddings first. Those of different widths are only concatenated.
+    ``widths``: hidden sizes of the layers, the embeddings first. Layers of different sizes are only concatenated.
     """
     every, n_layers = list(range(len(widths))), len(widths) - 1
     mixes = [Reading("all concatenated", {"layers": every, "mix": "concat"})]
@@ -67,7 +67,7 @@ def readings(widths: Sequence[int]) -> list[Reading]:
 def probe(
     data: dict[str, Any], overrides: Sequence[str], where: str, out: str | Path, tell: Callable[[str], None] = say
 ) -> dict[str, Any]:
-    """Compare the readings; the folder ``out`` appears once they are all there. Returns ``out/probe.json``.
+    """Compare the readings; the folder ``out`` appears once all are done. Returns the contents of ``out/probe.json``.
 
     ``data`` and ``overrides``: a fine-tuning recipe. ConfigError for options that contradict probing.
     """
@@ -166,7 +166,7 @@ def _settings(recipe: Finetune) -> list[str]:
         f"train.epochs={recipe.train.epochs:g}",
         *([f"head.network.pool={'mean' if pool == 'summary' else pool}"] if reads_texts else []),
         *(["head.network.hidden_width=0"] if hidden else []),
-        # Else a small encoder would read pairs apart.
+        # Otherwise a small encoder would read the two texts of a pair separately.
         *(["head.network.kind=linear"] if recipe.kind in ("classify", "regress") else []),
     ]
 

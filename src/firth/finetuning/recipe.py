@@ -32,7 +32,7 @@ from firth.tasks.config import NETWORKS, BiLstmConfig
 from firth.tasks.table import TASKS, Task
 from firth.training.config import OptimConfig
 
-# What ``adapt.text`` calls the texts of the training examples.
+# The name of the training examples' texts in ``adapt.text``.
 TASK_TEXT = "train"
 
 
@@ -178,7 +178,7 @@ class Finetune:
 
     @property
     def _begins_random(self) -> bool:
-        """Whether a network of several layers begins at random weights: a part of the encoder, or the head's."""
+        """Whether a network of several layers starts from random weights: a part of the encoder, or the head's."""
         encoder = self.from_scratch or bool(self.tokenizer) or self.adapt.transferred_groups != -1
         network = self.head.network
         hidden = network.kind not in ("linear", "towers") or bool(getattr(network, "hidden_width", 0))
@@ -212,11 +212,11 @@ _SAME_FOR_ALL = (
 _WARMUP_SHARE, _BASE_RATE = 0.1, 5e-5
 # Devlin et al. 2018, §A.3.
 _EPOCHS, _BATCH = 3.0, 32
-# Fewer updates than this leave a new layer half taught.
+# With few examples the epochs grow until there are this many updates, which a new layer needs.
 FEWEST_UPDATES = 200
 # Kinds whose examples are read as one vector.
 _READ_AS_ONE = ("classify", "multilabel", "regress", "choose")
-# A sequence of a document holds about four sentences: as many words in an update as 32 sentences have.
+# A sequence of a document holds about four sentences, so this many have the words of 32 sentences.
 _BATCH_DOCUMENTS = 8
 
 
@@ -243,13 +243,13 @@ def with_defaults(
     pretrained: bool = True,
     n_layers: int = 0,
 ) -> dict[str, Any]:
-    """The published settings of fine-tuning where the recipe says nothing: BERT's, over them the system's own, over
-    those the head preset's if it names one. Small encoders have their own (``small_settings``).
+    """Fill in the published settings of fine-tuning that the recipe does not give: BERT's, overridden by the system's
+    own, and these by the head preset's if it names one. Small encoders have their own (``small_settings``).
 
-    ``n_train``: number of training examples; of few, more epochs are made (see ``epochs_for``).
-    ``has_summary``: whether the encoder's own vector of a text was trained; without it the mean of its tokens is read.
-    ``pretrained``: whether all of the encoder's weights are. ``n_layers``: of the encoder.
-    ``documents``: sentences share rows. Settings of the system that a head of this kind does not have are left out.
+    ``n_train``: number of training examples; few get more epochs (see ``epochs_for``).
+    ``has_summary``: whether the encoder's summary vector of a text was trained; if not, the mean of its tokens is read.
+    ``pretrained``: whether all of the encoder's weights are. ``n_layers``: of the encoder. ``documents``: sentences
+    share sequences. Settings of the system that a head of this kind does not have are left out.
     """
     own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
     known = {field.name for field in dataclasses.fields(TASKS[kind].config)}
@@ -288,14 +288,14 @@ def with_defaults(
 
 
 def count_sequences(n_train: int, documents: bool) -> int:
-    """The sequences that training examples make, about: one each, or of the sentences of documents one for four."""
+    """The approximate number of training sequences: one per example, or one per four sentences of documents."""
     return max(n_train * _BATCH_DOCUMENTS // _BATCH, 1) if documents else n_train
 
 
 def epochs_for(
     n_train: int, batch_examples: int = _BATCH, usual: float = _EPOCHS, updates: float = FEWEST_UPDATES
 ) -> float:
-    """The ``usual`` epochs (the published three), or as many as make so many ``updates`` of few examples.
+    """The ``usual`` epochs (the published three), or for few examples as many as make ``updates`` updates.
 
     Source: Mosbach et al. 2021, §6: with few examples more updates make fine-tuning stable.
     """
@@ -303,7 +303,7 @@ def epochs_for(
 
 
 def count_updates(n_train: int, batch_examples: int, epochs: float) -> int:
-    """Updates of the weights in so many epochs: whole batches, of which fewer examples than a batch form one."""
+    """Weight updates in this many epochs: one per whole batch; fewer examples than a batch form one."""
     return max(int(max(n_train / batch_examples, 1.0) * epochs), 1)
 
 

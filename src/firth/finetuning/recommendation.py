@@ -1,13 +1,13 @@
-"""What a comparison recommends: two sentences on which model to use and why, and what to know besides."""
+"""What a comparison recommends: two sentences on which model to use and why, and what else to know."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
-    """The score of every way at the largest number of labels that all were fitted to; None if all were to as many.
+    """The score of every way at the largest number of labels that all were fitted to; None if all have equally many.
 
-    ``curve``: of each way the scores by number of labels.
+    ``curve``: each way's scores by number of labels.
     """
     last = {max(scores) for scores in curve.values()}
     n = min(last)
@@ -17,8 +17,8 @@ def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | N
 def recommendation(results: Mapping[str, Any]) -> str:
     """Recommend in two sentences what to use, and why.
 
-    A third one says if the time ended before all ways had as many labels, with the scores at an equal number; a last
-    one if nothing is better than the commonest answer.
+    A third one says if the time ended before all ways had the same number of labels, with the scores at an equal
+    number; a last one if nothing is better than the commonest answer.
     """
     sentences = [_recommended(results), _at_equal_labels(results), _of_majority(results)]
     return " ".join(filter(None, sentences))

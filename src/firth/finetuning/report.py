@@ -60,7 +60,7 @@ def add_scores(report: Report, scores: dict[str, Any], results: dict[str, Any], 
     """Add the scores, over the seeds if there are several, and the best run's breakdown."""
     if any(len(score["values"]) > 1 for score in scores.values()):
         report.table(["score", "mean ± sd", "95 % interval", "best"], [_row(m, s) for m, s in scores.items()])
-    else:  # one run has no deviation
+    else:  # one run has no standard deviation
         report.table(["score", "value"], [[metric, f"{score['mean']:.4f}"] for metric, score in scores.items()])
     found = results.get("breakdown", {}).get(split)
     if found is not None:

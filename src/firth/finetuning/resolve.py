@@ -42,7 +42,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("from_scratch", False)))
     if not SYSTEMS[base.system_name].characters:
         labelled.notes.extend(filter(None, [check_known(labelled.train, base.tokenizer, plain["model"])]))
-    if labelled.columns:  # found by content: the model's recipe has them for later files
+    if labelled.columns:  # found by content: the model's recipe records them for later files
         plain.setdefault("data", {})["columns"] = labelled.columns
     if is_small(base.config.width, base.has_summary) and labelled.has_pairs:
         if compares_apart(labelled.kind, plain):
@@ -88,7 +88,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
 def _read_as_trained(plain: dict[str, Any], base: Base, labelled: LabelledData) -> None:
     """Limit sequences to the length of pre-training unless a length is given: later positions are untrained.
 
-    Documents of a small tagger are cut into shorter ones.
+    A small tagger reads documents in shorter sequences.
     """
     longest, why = base.trained_length, "as in pre-training"
     small = is_small(base.config.width, base.has_summary)
@@ -98,7 +98,7 @@ def _read_as_trained(plain: dict[str, Any], base: Base, labelled: LabelledData) 
     if longest is None or not isinstance(windows, dict):
         return
     length = windows.get("length") or longest
-    # A table of its own: the one that is there may be a head preset's.
+    # A new table: the existing one may be a head preset's.
     plain["head"]["windows"] = windows | {"length": length}
     # A resolved recipe has the length; note it all the same, so that a resumed run says the same as before.
     if length == longest:
@@ -106,7 +106,7 @@ def _read_as_trained(plain: dict[str, Any], base: Base, labelled: LabelledData) 
 
 
 def balanced(labelled: LabelledData, labels: Sequence[str]) -> list[float]:
-    """Class weights that balance the K labels that have examples: n / (K · n of the label), 1 over all examples."""
+    """Class weights that balance the K labels with examples: n / (K · n of the label), on average 1 per example."""
     counts = [sum(record.label == label for record in labelled.train) for label in labels]
     n_labels = sum(n > 0 for n in counts)
     return [len(labelled.train) / (n_labels * n) if n else 0.0 for n in counts]

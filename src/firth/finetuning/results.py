@@ -9,7 +9,7 @@ from firth.metrics.bootstrap import mean_interval
 from firth.tasks.learnt import reads_pairs
 
 RESULTS = "results.json"
-# In the place of a seed: the model whose weights are the mean of all seeds'.
+# Instead of a seed: the model whose weights are the mean of all seeds' weights.
 AVERAGE: Literal["average"] = "average"
 # A run has collapsed if its held-out score is this far below the median of the other seeds.
 _COLLAPSE = 0.15
@@ -25,7 +25,7 @@ def seed_name(seed: int | str) -> str:
 
 
 def best_of(scored: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The run with the highest held-out score; of equal ones that of the first seed."""
+    """The run with the highest held-out score; ties go to the first seed."""
     return max(scored, key=lambda run: run["best"])
 
 

@@ -56,9 +56,9 @@ from firth.training.processes import start_group
 
 WORKER = "firth.finetuning.worker"
 IDENTITY = "identity.json"
-# What a run on a node of a cluster says.
+# The messages of a run on a cluster node.
 RUN_LOG = "run.log"
-# Fewer updates than this leave the new layer half taught.
+# Fewer updates than this leave the new layer undertrained: the run warns.
 _FEW_UPDATES = 100
 
 
@@ -81,7 +81,7 @@ class Runs:
         self._vectors: dict[tuple[str, int], FirstVectors] = {}
 
     def check(self, processes: Processes) -> None:
-        """Build what all runs need, so that errors come before anything is written."""
+        """Build what all runs need, so that errors occur before anything is written."""
         self.asked = processes
         if self.cluster is not None and processes == "auto":
             processes = 1  # the runs themselves fill the cluster
@@ -120,7 +120,7 @@ class Runs:
             self.tell(check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute))
 
     def _check_memory(self) -> None:
-        """ConfigError where one process has no room for the model, before any of it is made."""
+        """Raise ConfigError if one process has no memory for the model, before any of it is built."""
         train, row = self.recipe.train, SYSTEMS[self.base.system_name]
         for settings in self.settings:
             recipe = varied(self.recipe, settings)
@@ -144,12 +144,12 @@ class Runs:
         return found | {"the text of adapt.text": texts}
 
     def start_from_adapted(self) -> None:
-        """Begin with the weights of the finished pre-training on ``adapt.text``, if the recipe names any."""
+        """Start from the weights of the finished pre-training on ``adapt.text``, if the recipe names any."""
         if self.recipe.adapt.text:
             self.base = adapted_base(self.base, self.out)
 
     def run(self) -> dict[str, Any]:
-        """Do all runs that are not done, keep the best model, and return the results."""
+        """Do all unfinished runs, keep the best model, and return the results."""
         if self.recipe.adapt.text:
             try:
                 adapt(self.recipe, self.base, self.labelled, self.out, self.tell, self.asked)
@@ -207,7 +207,7 @@ class Runs:
         return self.out / "runs" / (f"{setting}{seed}" if seed == AVERAGE else f"{setting}seed-{seed}")
 
     def _tune_on(self, cluster: Cluster, places: Sequence[tuple[int, int]]) -> None:
-        """Do the runs that are not done yet as tasks of a cluster; the first error stops the others."""
+        """Do the unfinished runs as tasks of a cluster; the first error stops the others."""
         todo = {
             str(self.folder(*place).name): place for place in places if not (self.folder(*place) / RESULT).is_file()
         }
@@ -286,7 +286,7 @@ class Runs:
         return self._examples[key]
 
     def _unknown_tokens(self, split: EncodedSplit) -> str:
-        """How many tokens of some examples the tokenizer does not know, where that may harm; else empty."""
+        """A message on the share of unknown tokens in some examples, if it may do harm; else empty."""
         tokenizer = self.base.tokenizer
         if isinstance(tokenizer, OpenWords):  # reads any word by its characters
             return ""
@@ -377,7 +377,7 @@ class Runs:
         return [{"seed": AVERAGE, "best": score, "settings": settings, "folder": str(folder.relative_to(self.out))}]
 
     def _keep(self, best: dict[str, Any]) -> None:
-        """Copy the best model to the top, with its scores; runs keep their scores and curves."""
+        """Copy the best model to the top folder, with its scores; runs keep their scores and curves."""
         kept, model = self.out / "model", self.out / best["folder"] / "model"
         recover(kept)
         # The copy is atomic; a stop may leave parts of the run's model behind, but a resume selects the same run.
@@ -388,13 +388,13 @@ class Runs:
 
 
 def resolve_stored(out: Path) -> Resolved:
-    """What a fine-tuning's folder says of its recipe, as a recipe of today."""
+    """Resolve the recipe stored in a fine-tuning's folder, with its keys translated to today's."""
     today = with_new_names(read_toml(out / RECIPE))
     return resolve(today | {"head": with_network(today.get("head", {}))}, {}, str(out / RECIPE))
 
 
 def train_beside(out: Path, number: int, seed: int, world: World) -> None:
-    """What the other processes of a run do: train it with the leading one. KeyboardInterrupt if asked to stop."""
+    """Train a run together with its leading process, in one of the others. KeyboardInterrupt if asked to stop."""
     with deterministic():
         work = Runs(resolve_stored(out), out, silent)
         work.start_from_adapted()
@@ -402,7 +402,7 @@ def train_beside(out: Path, number: int, seed: int, world: World) -> None:
 
 
 def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[str, Any]:
-    """What a node of a cluster does: one run, with all that it says in ``run.log`` of its folder."""
+    """Do one run on a cluster node, with its messages in ``run.log`` of its folder."""
     work = Runs(resolve_stored(Path(out)), Path(out), say)
     folder = work.folder(number, seed)
     with (
@@ -413,13 +413,13 @@ def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[st
     ):
         work.start_from_adapted()
         work.processes = processes
-        # Runs of other nodes write theirs at the same time.
+        # Runs on other nodes write their features at the same time.
         work.features /= folder.name
         return work.tune(number, seed)
 
 
 def hash_of_records(*parts: Sequence[Any]) -> str:
-    """What labelled examples say, wherever they stand."""
+    """Hash the contents of labelled examples, regardless of where they were read."""
     found = hashlib.sha256()
     for record in itertools.chain(*parts):
         found.update(repr(dataclasses.replace(record, where="")).encode("utf-8", "surrogatepass"))
@@ -427,7 +427,7 @@ def hash_of_records(*parts: Sequence[Any]) -> str:
 
 
 def hash_of_base(base: Base) -> str:
-    """The weights and the tokenizer that a fine-tuning begins with."""
+    """Hash the weights and the tokenizer that a fine-tuning starts from."""
     found = hashlib.sha256(base.tokenizer.fingerprint.encode())
     for name, tensor in sorted((base.weights or {}).items()):
         found.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())

@@ -16,10 +16,10 @@ def count_processes(
 ) -> int:
     """How many processes a run has: as many as asked for, or one for each thread.
 
-    On a CPU several processes of one thread each train faster than one with several threads. It is one with a GPU, in
-    a short run, where the encoder is frozen (its vectors are computed once), and for a head with running statistics
+    On a CPU several processes of one thread each train faster than one with several threads. There is one on a GPU, in
+    a short run, with a frozen encoder (its vectors are computed once), and for a head with running statistics
     (batch norm). ``n_tokens``: that the run reads. ``frozen``: whether the whole encoder is (``base.freeze``).
-    ConfigError where so many cannot share an update.
+    ConfigError if that many cannot share an update.
     """
     most, alone = recipe.train.micro_batches or recipe.train.batch_examples, _alone(model, machine, frozen)
     if asked != "auto":
@@ -35,7 +35,7 @@ def count_processes(
 
 
 def _alone(model: TaskModel, machine: Machine, frozen: bool) -> str:
-    """Why a run is of one process; empty if it need not be."""
+    """Why a run must have one process; empty if it need not."""
     if machine.device.type != "cpu":
         return "a GPU has one process"
     if frozen:

@@ -1,6 +1,6 @@
 """Fine-tuning settings of small encoders: BERT below base size, pre-trained without next-sentence prediction.
 
-They were compared on parts of training sets that were kept from training; docs/learning.md has the figures.
+They were compared on held-out parts of training sets; docs/learning.md has the figures.
 """
 
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from firth.recipes import laid_over
 _WIDTH = 512
 # Kinds that read a text as one vector, and not one vector for each of several answers.
 _TEXTS = ("classify", "multilabel", "regress")
-# The longest sequence of a tagger, also where the model reads 512 tokens: of a small file those would make too few
+# The longest sequence of a tagger, even if the model reads 512 tokens: with a small file those would make too few
 # updates.
 SMALL_TAGGER_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
 class SmallSettings:
-    """``tables``: of a recipe; ``few``: laid over them where examples are few.
+    """``tables``: of a recipe; ``few``: laid over them if examples are few.
 
-    ``epochs`` over many examples; of fewer, as many as make the updates.
-    ``updates``: at least, of up to 1,000 examples; of n examples ``growth(n)`` times as many, if they ``grow``.
-    ``averaged``: of few examples, the number of seeds whose weights are averaged.
+    ``epochs``: over many examples; over fewer, as many as make the updates.
+    ``updates``: the least for up to 1,000 examples; for n examples ``growth(n)`` times as many, if they ``grow``.
+    ``averaged``: for few examples, the number of seeds whose weights are averaged.
     """
 
     tables: Mapping[str, Mapping[str, Any]]
@@ -34,11 +34,11 @@ class SmallSettings:
     averaged: int = 1
 
     def tables_of(self, n_train: int) -> Mapping[str, Mapping[str, Any]]:
-        """The tables for so many examples."""
+        """The tables for ``n_train`` examples."""
         return laid_over(self.tables, self.few) if n_train < _FEW else self.tables
 
     def updates_of(self, n_train: int) -> float:
-        """The updates that so many examples are to have at least."""
+        """The least number of updates for ``n_train`` examples."""
         return self.updates * growth(n_train) if self.grow else self.updates
 
 
@@ -54,25 +54,25 @@ _TAGGER = SmallSettings(
 )
 _TEXT_NETWORK: Mapping[str, Any] = {"pool": "mean", "mix": "concat", "dropout": 0.3}
 _TEXT_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.2}, "optim": {"learning_rate": 1e-4}}
-# Of few examples every update is one of the first, which are several times larger without bias correction.
+# With few examples every update is one of the first, which are several times larger without bias correction.
 _FEW_TABLES: Mapping[str, Mapping[str, Any]] = {"optim": {"kind": "adamw"}}
 _FEW = 500
 
 
 def growth(n_train: int) -> float:
-    """How many times the updates of 1,000 examples so many have: more examples, more updates, but fewer epochs."""
+    """The updates of ``n_train`` examples relative to 1,000: more examples, more updates, but fewer epochs."""
     return max(n_train / 1000, 1.0) ** 0.6
 
 
 def is_small(width: int, has_summary: bool) -> bool:
-    """Whether an encoder is one of these. ``has_summary``: whether its own vector of a text was trained."""
+    """Whether an encoder is one of these. ``has_summary``: whether its summary vector of a text was trained."""
     return not has_summary and width <= _WIDTH
 
 
 def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSettings | None:
-    """The settings for a kind of task; None where the usual ones hold. Learning rates are those of 768 units.
+    """The settings for a kind of task; None if the usual ones apply. Learning rates are those of 768 units.
 
-    ``head``: what the recipe says of it. ``n_layers``: of the encoder.
+    ``head``: the recipe's options of it. ``n_layers``: of the encoder.
     """
     network = _table(head, "network")
     if kind == "tag":
@@ -89,9 +89,9 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSe
 
 
 def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:
-    """Whether a small encoder reads the two texts of a pair apart, as two towers, since a recipe does not say how.
+    """Whether a small encoder reads the two texts of a pair apart, as two towers, because a recipe does not say how.
 
-    In one sequence, attention between the texts has to be learned from the labels alone: docs/learning.md has both.
+    In one sequence, attention between the texts must be learned from the labels alone: docs/learning.md compares both.
     """
     head = plain.get("head", {})
     network, windows = _table(head, "network"), _table(head, "windows")
@@ -106,6 +106,6 @@ def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:
 
 
 def _table(head: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A table of the head; empty for what is none, which is refused when the recipe is built."""
+    """A table of the head; empty if it is not a table, which is refused when the recipe is built."""
     table = head.get(name, {})
     return table if isinstance(table, Mapping) else {}

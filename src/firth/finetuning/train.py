@@ -35,8 +35,8 @@ from firth.training.trainer import Trainer
 
 RESULT = "result.json"
 ALONE = World()
-# Epochs of few examples are few steps: to score, and to write the model, more often than this would take longer than
-# the steps.
+# Epochs of few examples are few steps: scoring, or saving the model, more often than this would take longer than the
+# steps.
 _EVAL_STEPS, _SAVE_STEPS = 10, 50
 # Key of the held-out scores in a model's provenance; ``"dev"`` holds those of the dev files, by name.
 HELD_OUT = "held_out"
@@ -70,7 +70,7 @@ class Run:
         train, per_epoch = self.recipe.train, self.per_epoch
         n_evaluations = train.evaluations_per_epoch
         eval_every = max(per_epoch // n_evaluations, 1) if n_evaluations else 0
-        # What counts evaluations has as many as it was promised.
+        # Patience and schedules that count evaluations get exactly as many as configured.
         if eval_every and not train.patience and not self.recipe.optim.follows_scores:
             eval_every = max(eval_every, _EVAL_STEPS)
         return TrainConfig(
@@ -91,7 +91,7 @@ class Run:
 def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALONE) -> dict[str, Any]:
     """Train in ``folder``, or resume there; returns what ``result.json`` holds. KeyboardInterrupt if asked to stop.
 
-    Each process of ``world`` does this; the leading one writes.
+    Each process of ``world`` calls this; the leading one writes.
 
     ``folder/model`` is the best model by the recipe's metric on held-out examples.
     """
@@ -177,7 +177,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
 
 
 def _no_flops(batch: Any) -> float:
-    """No encoder FLOPs: with stored features it does not run."""
+    """No encoder FLOPs: with stored features the encoder does not run."""
     return 0.0
 
 

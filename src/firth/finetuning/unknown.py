@@ -9,19 +9,19 @@ from firth.errors import ConfigError
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import WORDPIECE
 
-# Texts that are looked at, from the first on.
+# Number of texts examined, from the first on.
 _TEXTS = 500
-# Share of unknown tokens from which it is said, and from which the model is refused as one of another language.
+# Share of unknown tokens from which a note says so, and from which the model is refused as one for another language.
 _SAID, _NOTHING = 0.1, 0.95
-# A vocabulary with fewer tokens of a script, and a smaller share of them, is of another language.
+# A vocabulary with fewer tokens of a script, and a smaller share of them, is for another language.
 _FEW_TOKENS, _FEW = 1000, 0.1
 _NO_LETTERS = "no letters"
-# Blocks that a letter's Unicode name begins with are named so.
+# Names of scripts, by the first word of a letter's Unicode name.
 _SCRIPTS = {"CJK": "Chinese characters", "HANGUL": "Hangul", "HIRAGANA": "Japanese", "KATAKANA": "Japanese"}
 
 
 def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str:
-    """What is to be said of the tokens that are unknown to a model's vocabulary; empty if they are few.
+    """A note on tokens or a script that a model's vocabulary does not know; empty if there is nothing to note.
 
     ConfigError if nearly all are.
     """
@@ -52,7 +52,7 @@ def _texts(record: Any) -> list[str]:
 
 
 def _foreign(texts: Sequence[str], tokenizer: Tokenizer, model: str, n_tokens: int) -> str:
-    """What is to be said of texts in a script that the vocabulary knows little more of than its letters."""
+    """A note on texts in a script of which the vocabulary has little more than the letters; else empty."""
     scripts, written = Counter(filter(None, map(_script_of, tokenizer.pieces))), _script(texts)
     known = sum(n for script, n in scripts.items() if _SCRIPTS.get(script, script.capitalize()) == written)
     if known >= min(_FEW_TOKENS, _FEW * scripts.total()) or written == _NO_LETTERS:

@@ -1,4 +1,4 @@
-"""Read a model of each format: the readers of the table."""
+"""The readers of the format table: each reads a model of one format."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,16 +39,17 @@ Gelu = Literal["erf", "tanh"]
 _What = tuple[str, str, Any]  # system, task, options
 CONFIGS = ("config.json", "bert_config.json")
 
-# Embeddings are often made a little larger than the vocabulary, up to a round number.
+# Embeddings are often padded slightly beyond the vocabulary, to a round number.
 _MOST_FILLERS = 127
 _ROUND = 8
-# Their model types. Of systems that are one model type (BERT, left to right as well) each knows what there is to read.
+# By Hugging Face's model type. Systems may share one (BERT, left to right as well): the mapping of any of them
+# recognises which a folder holds.
 _MODEL_TYPES: dict[str, HuggingFace] = {
     theirs.model_type: theirs for system in SYSTEMS.values() if (theirs := system.huggingface) is not None
 }
 _PIECES = "encoder.embeddings.pieces.weight"
 SPECIAL_TOKENS = "special tokens"
-# Deviation of fresh weights, where the sizes name none.
+# Standard deviation of randomly initialised weights, where the configuration names none.
 _INIT_RANGE = 0.02
 PARTS = {
     "encoder.pooler": "the pooler",
@@ -60,11 +61,11 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
-    """What the user specifies about another tool's model, if its files do not; None: not given.
+    """What the user specifies about another tool's model where its files do not; None: not given.
 
     ``vocab``: a vocabulary in place of the folder's. ``lowercase``: whether text is lower-cased. ``gelu``: the form in
     a Google checkpoint; erf if not given, as in every copy in use. ``vectors``: word vectors for an encoder that has
-    none; whoever reads it puts them in (``vectors/fixed_words.py``).
+    none; the caller inserts them (``vectors/fixed_words.py``).
     """
 
     vocab: Path | None = None
@@ -78,7 +79,7 @@ NO_OPTIONS = ReadOptions()
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A model read from another format, facts about it by name, and a problem of its tokenizer, if any."""
+    """A model read from another format, named facts about it, and a warning about its tokenizer, if any."""
 
     loaded: Loaded
     facts: Findings
@@ -94,7 +95,7 @@ def read_firth(path: Path, options: ReadOptions) -> Foreign:
 
 
 def read_sentence_transformers(path: Path, options: ReadOptions) -> Foreign:
-    """Read a folder of sentence-transformers: its transformer and its pooling."""
+    """Read a sentence-transformers folder: its transformer and its pooling."""
     parts = read_sentence_model(path)
     inner = read_huggingface(parts.transformer, options)
     unit = ", made of length 1" if parts.embedding.normalize else ""
@@ -103,7 +104,7 @@ def read_sentence_transformers(path: Path, options: ReadOptions) -> Foreign:
 
 
 def read_huggingface(folder: Path, options: ReadOptions) -> Foreign:
-    """Read a folder of any version of transformers."""
+    """Read a folder written by any version of transformers."""
     file = next((folder / name for name in CONFIGS if (folder / name).is_file()), folder / CONFIGS[0])
     theirs, where = read_json(file), str(file)
     family = _model_type(theirs, where)
@@ -125,7 +126,7 @@ def read_huggingface(folder: Path, options: ReadOptions) -> Foreign:
 
 
 def _model_type(theirs: Mapping[str, Any], where: str) -> HuggingFace:
-    """The model type in ``config.json``; the oldest files of BERT have none."""
+    """Look up the model type in ``config.json``; the oldest BERT files have none."""
     name = theirs.get("model_type", "bert")
     if not isinstance(name, str) or name not in _MODEL_TYPES:
         known = " and ".join(map(repr, _MODEL_TYPES))
@@ -143,7 +144,7 @@ def read_released_gpt(folder: Path, options: ReadOptions) -> Foreign:
 
 
 def read_published_elmo(path: Path, options: ReadOptions) -> Foreign:
-    """Read the two files of ELMo."""
+    """Read the two files of a published ELMo."""
     if options.lowercase:
         raise ConfigError("ELMo reads text as it is: leave out --uncased")
     files = find_parts(path)
@@ -159,10 +160,10 @@ def read_published_elmo(path: Path, options: ReadOptions) -> Foreign:
 
 
 def read_cove(path: Path, options: ReadOptions) -> Foreign:
-    """The released encoder of CoVe, with a vector for no word yet: ConfigError unless they will be put in.
+    """Read CoVe's released encoder, which has no word vectors yet: ConfigError unless some are to be inserted.
 
-    Text is read in lower case if nothing else is said, and divided at white space alone: the translation was learnt on
-    text that was tokenised already, and words of its vectors such as ``n't`` and ``U.S.`` are not to be split.
+    Text is lower-cased by default and split at white space only: the translation model was trained on text that was
+    already tokenised, and words of its vectors such as ``n't`` and ``U.S.`` must not be split.
     """
     if options.vectors is None:
         raise ConfigError(f"there are no words in it: firth convert {path} --vectors FILE --out DIR")
@@ -200,12 +201,12 @@ def read_fastai_model(path: Path, options: ReadOptions) -> Foreign:
 
 
 def _with_means(rows: Tensor, n: int) -> Tensor:
-    """Rows, and below them n times their mean."""
+    """Append n copies of the rows' mean."""
     return torch.cat([rows, rows.mean(0, keepdim=True).expand(n, *rows.shape[1:])])
 
 
 def _types(tensors: Mapping[str, Tensor]) -> str:
-    """``float16, read as float32``."""
+    """The tensors' dtypes in words, such as ``float16, read as float32``."""
     names = sorted({str(t.dtype).removeprefix("torch.") for t in tensors.values() if t.is_floating_point()})
     return " and ".join(names) + ("" if names == ["float32"] else ", read as float32")
 
@@ -277,8 +278,8 @@ def describe(system_name: str, task: str, objective: Objective) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The tokenizer of a model, how its casing is known, how many rows of the embedding needed a name, and how many
-    special tokens, its last ones, need a row."""
+    """A model's tokenizer, how its casing is known, the number of embedding rows that needed a name, and the number of
+    special tokens, its last ones, that need a row."""
 
     tokenizer: Tokenizer
     casing: str
@@ -293,7 +294,7 @@ def _tokenizer(folder: Path, size: int, options: ReadOptions) -> _Text:
         raise CheckpointError(f"{folder} has no tokenizer.json and no vocab.txt: give its vocabulary with {advice}")
     tokenizer, casing = read_published(folder, vocab=vocab, lowercase=options.lowercase)
     short = size - tokenizer.size
-    # OpenAI GPT's vocabulary is published without them, and gets them as it is read.
+    # OpenAI GPT's vocabulary is published without special tokens, which are added when it is read.
     n_own = tokenizer.size - (tokenizer.n_added if tokenizer.kind is OPENAI else 0)
     if size in (tokenizer.size, n_own):
         return _Text(tokenizer, casing, n_new=-short)
@@ -308,7 +309,7 @@ def _tokenizer(folder: Path, size: int, options: ReadOptions) -> _Text:
 
 
 def _padded(where: Path, tokenizer: Tokenizer, size: int, n_own: int) -> str:
-    """What to say of rows that no token is known for: nobody can tell padding from special tokens that were learnt."""
+    """The error message for embedding rows without a known token: they may be padding or trained special tokens."""
     named = ", ".join(tokenizer.pieces[n_own:])
     otherwise = f", or to {tokenizer.size:,} if the first of them are {named}" if named else ""
     return (
@@ -319,7 +320,7 @@ def _padded(where: Path, tokenizer: Tokenizer, size: int, n_own: int) -> str:
 
 
 def _empty(kind: _What, config: Any) -> Objective:
-    """The modules without memory: nothing is drawn that would be written over, impossible sizes cost nothing."""
+    """Build the modules without memory: no weights are sampled to be overwritten, and impossible sizes cost nothing."""
     system_name, task, options = kind
     make: Callable[[Any, Any], Objective] = SYSTEMS[system_name].objective if task == PRETRAINING else TASKS[task].model
     try:
@@ -333,7 +334,7 @@ def _empty(kind: _What, config: Any) -> Objective:
 def _filled(
     kind: _What, config: Any, ours: Mapping[str, Tensor], text: _Text, untrained: Sequence[str], where: str
 ) -> Objective:
-    """The modules with the numbers; what is untrained, and special tokens that had no row, begin anew."""
+    """Build the modules with the weights; untrained parts and special tokens without a row are initialised randomly."""
     for name, tensor in ours.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"{where}: {name} is {tensor.dtype}: quantised weights are not read")
@@ -351,15 +352,15 @@ def _filled(
 
 
 def _new_rows(n: int, config: Any) -> Tensor:
-    """Rows of the embedding for special tokens, N(0, ``init_range``²), the same at each reading.
+    """Sample embedding rows for special tokens from N(0, ``init_range``²), the same on every read.
 
-    Source: openai/finetune-transformer-lm train.py, which draws them so.
+    Source: openai/finetune-transformer-lm train.py, which samples them in this way.
     """
     return torch.randn(n, config.width, generator=torch.Generator().manual_seed(0)) * config.init_range
 
 
 def _fill(objective: Objective, ours: Mapping[str, Tensor], untrained: Sequence[str]) -> None:
-    """Give the modules memory and the numbers; parts that are untrained begin anew."""
+    """Give the modules memory and the weights; untrained parts are initialised randomly."""
     objective.to_empty(device="cpu")
     for name, parameter in objective.state_dict().items():
         if name in ours:
@@ -370,7 +371,7 @@ def _fill(objective: Objective, ours: Mapping[str, Tensor], untrained: Sequence[
 
 
 def _renew(part: nn.Module, std: float) -> None:
-    """Initialise weights, the same at each reading; training initialises its own."""
+    """Initialise weights randomly, the same on every read; training initialises its own."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for parameter in part.parameters():

@@ -1,7 +1,7 @@
 """The table of model formats: how each is detected, read and written. A new format is a row here.
 
-``find_format`` decides by the files that are there, never by a name (but for ``hub:``); the first row that finds a path
-has it. What is written as ONNX, which takes a labelled data set to judge, is in ``export/onnx.py``.
+``find_format`` decides by the files present, never by a name (except ``hub:``); the first row that recognises a path
+applies. Writing ONNX, which takes a labelled data set to judge, is in ``export/onnx.py``.
 """
 
 import importlib.util
@@ -41,12 +41,12 @@ class Format:
     ``key``: its name after ``--as``. ``title``: what a path in it is, in words. ``page``: its page under docs/.
 
     ``finds(path)``: what ``reads`` takes (a folder, a file, a prefix), or None if the path has another format.
-    ``reads(path, options)``: the model; None where Firth cannot read the format, and ``instead`` says what to do.
-    ``options``: the fields of ``ReadOptions`` that it takes. ``lacks(folder)``: what an unknown folder lacks to be of
-    this format, empty if nothing speaks for it.
+    ``reads(path, options)``: reads the model; None if Firth cannot read the format, and ``instead`` says what to do.
+    ``options``: the fields of ``ReadOptions`` that it takes. ``lacks(folder)``: what an unrecognised folder lacks for
+    this format, empty if nothing suggests it.
 
-    ``writes(folder, loaded)``: write a model into an empty folder, read it again and compare; returns what there is to
-    say of it, and raises ConfigError for a model that the format cannot hold. None where Firth does not write it.
+    ``writes(folder, loaded)``: writes a model into an empty folder, reads it back and compares; returns facts to
+    report, and raises ConfigError for a model that the format cannot hold. None if Firth does not write the format.
     ``made``: what is written, in words. ``extra``, ``packages``: the extra that the format needs, and what is in it.
     """
 
@@ -65,7 +65,7 @@ class Format:
 
 
 def _has(*names: str) -> Callable[[Path], Path | None]:
-    """Finds a folder with one of these files."""
+    """Make a function that finds a folder with one of these files."""
     return lambda place: place if any((place / name).is_file() for name in names) else None
 
 
@@ -142,7 +142,7 @@ class Located:
 def find_format(path: str | Path) -> Located:
     """Detect the format of ``path``.
 
-    ConfigError if there is nothing, CheckpointError if it is no model.
+    ConfigError if nothing is there, CheckpointError if it is not a model.
     """
     name = str(path)
     place = fetch_model(name) if name.startswith(HUB) else locate(path)
@@ -183,18 +183,18 @@ def read_format(located: Located, options: ReadOptions = NO_OPTIONS) -> Foreign:
 
 
 def _check_written_here(located: Located) -> None:
-    """CheckpointError for a damaged folder that Firth wrote for another tool, or for its damaged manifest."""
+    """Raise CheckpointError if a folder that Firth wrote for another tool, or its manifest, is damaged."""
     folder = located.path if located.path.is_dir() else located.path.parent
     if not os.path.lexists(folder / MANIFEST) or _is_of_another_tool(folder / MANIFEST):
         return
     try:
-        check_folder(folder, whole=False)  # what is missing its reader names
+        check_folder(folder, whole=False)  # the format's reader reports missing files
     except CheckpointError as error:
         raise CheckpointError(f"{error}; if the change is meant, delete {folder / MANIFEST}") from None
 
 
 def _is_of_another_tool(manifest: Path) -> bool:
-    """Whether a manifest is sound JSON without anything like an entry of Firth's; CheckpointError if it is no JSON."""
+    """Whether a manifest is sound JSON without anything like an entry of Firth's; CheckpointError if it is not JSON."""
     try:
         found = json.loads(read_whole(manifest))
     except (OSError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The writers of the table of formats: each writes a model, reads it again and compares."""
+"""The writers of the format table: each writes a model, reads it back and compares."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -40,7 +40,7 @@ def write_huggingface(folder: Path, loaded: Loaded) -> Findings:
     _check_system("hf", loaded, (*_BERTS, "gpt"))
     _write_model(folder, loaded)
     (folder / "firth.json").unlink()
-    # Whoever reads the folder could not tell random numbers from learnt ones.
+    # Readers of the folder could not tell random weights from trained ones.
     absent = [part for part in loaded.never_learnt if part in OPTIONAL_PARTS]
     if absent:
         theirs = tuple(OPTIONAL_PARTS[part] for part in absent)
@@ -101,7 +101,7 @@ def write_released_gpt(folder: Path, loaded: Loaded) -> Findings:
     """Write the arrays of OpenAI's release, and the tokenizer."""
     _check_system("openai", loaded, ("gpt",))
     config, tokenizer = loaded.objective.encoder.config, loaded.tokenizer
-    # Special tokens behind all others are made anew by their code, which has no place for them in the files.
+    # Their code creates the special tokens after all others itself, and the files have no place for them.
     n_pieces = config.vocab_size
     while n_pieces - 1 in tokenizer.special_ids:
         n_pieces -= 1
@@ -155,7 +155,7 @@ def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:
 
 
 def _without_them(options: Any) -> str:
-    """Which options of a head no other tool has, and those that would leave them out; empty for what is no head."""
+    """Name the head options that no other tool has, and the settings to go without them; empty if there are none."""
     network = getattr(options, "network", None)
     if network is None:
         return ""

@@ -28,7 +28,7 @@ def task_model(loaded: Loaded) -> TaskModel:
 def answer_records(
     loaded: Loaded, records: Sequence[Any], run: Engine | None = None
 ) -> tuple[list[Any], dict[str, int]]:
-    """Predict some records; also counts texts too long for a sequence, by what was done with them.
+    """Predict some records, and count the texts too long for a sequence, by how they were handled.
 
     ``run``: the engine; None: PyTorch.
     """
@@ -39,13 +39,13 @@ def answer_records(
 def read_records(
     loaded: Loaded, records: Sequence[Any], run: Engine | None = None
 ) -> tuple[list[Example], list[Outputs], dict[str, int]]:
-    """The sequences of some records and their outputs, ready for decoding; counts as in ``answer_records``."""
+    """Return the sequences of some records and their outputs, ready for decoding; counts as in ``answer_records``."""
     examples, noted = examples_of(loaded, records)
     return examples, row_outputs(task_model(loaded), examples) if run is None else run(examples), noted
 
 
 def examples_of(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], dict[str, int]]:
-    """Tokenise some records to sequences; also counts texts too long, by what was done, and those that are unknown."""
+    """Tokenise some records into sequences; also count long texts, by how they were handled, and unknown ones."""
     model, task = task_model(loaded), TASKS[loaded.task]
     check_items(loaded.task, records)
     maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length)

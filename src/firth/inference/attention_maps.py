@@ -1,7 +1,7 @@
 """Attention weights of every head for one sequence, computed explicitly.
 
-The encoder runs as usual, with fused kernels and packed layers; beside each attention the weights are
-computed again from the queries and keys of its projection. A test checks that the two agree.
+The encoder runs as usual, with fused kernels and packed layers; alongside each attention layer the weights are
+recomputed from the queries and keys of its projection. A test checks that the two agree.
 """
 
 import math
@@ -30,10 +30,10 @@ from firth.text.layouts import target_layout
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """How much each of T ``tokens`` (a row of ``weights``) takes from each (a column), by layer and head.
+    """How much each of T ``tokens`` (a row of ``weights``) attends to each (a column), by layer and head.
 
-    ``keys``: the columns, where they are other tokens: the source of a translation, whose target the rows are.
-    ``averaged``: over which of them the weights are means; there is one of these then.
+    ``keys``: the tokens of the columns if they differ from those of the rows: in a translation the rows are the target
+    and the columns the source. ``averaged``: the axes that the weights are averaged over, which then have size 1.
     """
 
     tokens: list[str]
@@ -48,16 +48,16 @@ class Attention:
 
     @property
     def layers(self) -> list[str]:
-        """What the layers are called in a picture."""
+        """Display names of the layers."""
         return ["mean of layers"] if "layers" in self.averaged else _numbered("layer", self.weights.shape[0])
 
     @property
     def heads(self) -> list[str]:
-        """What the heads are called in a picture."""
+        """Display names of the heads."""
         return ["mean of heads"] if "heads" in self.averaged else _numbered("head", self.weights.shape[1])
 
     def mean(self, over: Literal["heads", "layers", "all"]) -> "Attention":
-        """The average over the heads of each layer, over all layers for each head, or over both."""
+        """Average over the heads of each layer, over all layers for each head, or over both."""
         axes = {"heads": (1,), "layers": (0,), "all": (0, 1)}
         if over not in axes:
             raise ConfigError(f"average {over!r}: expected one of {', '.join(axes)}")
@@ -72,14 +72,14 @@ def _numbered(what: str, n: int) -> list[str]:
 
 
 def attention_of(loaded: Loaded, text: str, second: str | None) -> Attention:
-    """The attention over a text or a pair; errors as in ``attention_row`` and ``attention_weights``."""
+    """Compute the attention over a text or a pair; raises as ``attention_row`` and ``attention_weights``."""
     row, segments = attention_row(loaded, text, second)
     weights = attention_weights(loaded.objective.encoder, row, segments)
     return Attention([loaded.tokenizer.pieces[i] for i in row], weights)
 
 
 def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[int], list[int] | None]:
-    """A text or pair as it is read for its attention, and the segments of a pair.
+    """Return the token ids of a text or pair as the model reads them, and the segments of a pair.
 
     LengthError for more tokens than the model reads, InputError for none.
     """
@@ -135,7 +135,10 @@ def attention_layers(encoder: Encoder) -> list[SelfAttention]:
 
 
 def head_weights(layer: SelfAttention, x: Float[Tensor, "T H"], *, scaled: bool = True) -> Float[Tensor, "N T T"]:
-    """softmax(q kᵀ / √D) of each head over one row, float32 (Vaswani et al. 2017, §3.2.1); without √D if not scaled."""
+    """softmax(q kᵀ / √D) of each head over one sequence, float32; without √D if not ``scaled``.
+
+    Source: Vaswani et al. 2017, §3.2.1.
+    """
     q, k, _ = layer.query_key_value(x).unflatten(-1, (3, layer.n_heads, -1)).permute(1, 2, 0, 3)
     with torch.autocast(x.device.type, enabled=False):
         scores = q.float() @ k.float().transpose(1, 2) / (math.sqrt(q.shape[-1]) if scaled else 1.0)
@@ -149,7 +152,7 @@ class Saturation:
     """How sharp the softmax of a layer is, over its heads and rows, with the published 1/√D and without.
 
     ``largest``: the mean of each row's largest weight, 1 when saturated. ``slope``: the mean over rows of the sum of
-    w (1 - w), which is what a gradient is multiplied by; 0 when saturated.
+    w (1 - w), the factor that multiplies the gradient; 0 when saturated.
     """
 
     layer: int
@@ -160,9 +163,9 @@ class Saturation:
 
 
 def saturations(encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None = None) -> list[Saturation]:
-    """The saturation of each layer over one row, from the bottom up; the layers' inputs are the trained model's own.
+    """Compute the saturation of each layer over one sequence, from the bottom up, on the trained model's own inputs.
 
-    Rows that can attend to one token only are left out: InputError where none is left. Other errors as in
+    Rows that can attend to only one token are left out; InputError if none are left. Otherwise raises as
     ``attention_weights``.
     """
     if len(ids) == 1:
@@ -170,7 +173,7 @@ def saturations(encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | 
     kinds = [attention_weights(encoder, ids, segments, scaled=scaled) for scaled in (True, False)]
     found = []
     for number, (layer, *weights) in enumerate(zip(attention_layers(encoder), *kinds, strict=True), start=1):
-        # Under left-to-right attention the first row has no choice.
+        # Under left-to-right attention the first row can attend only to itself.
         rows = [x[:, 1:] if layer.causal else x for x in weights]
         largest = [float(x.max(-1).mean()) for x in rows]
         slope = [float((x * (1 - x)).sum(-1).mean()) for x in rows]
@@ -179,8 +182,9 @@ def saturations(encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | 
 
 
 def cross_attention(loaded: Loaded, source: str, target: str | Callable[[str], str], device: torch.device) -> Attention:
-    """The weights of a translation's tokens over those of its source. ``target``: the translation, or what makes it.
+    """Compute the attention weights from a translation's tokens to those of its source.
 
+    ``target``: the translation, or a function that produces it.
     ConfigError for a model without such attention, InputError for an empty source.
     """
     objective, tokenizer = loaded.objective, loaded.tokenizer
@@ -196,14 +200,14 @@ def cross_attention(loaded: Loaded, source: str, target: str | Callable[[str], s
     rows = [loaded.layout.single(ids), target_layout(tokenizer).single(tokenizer.encode(written_text).ids)]
     read, written = (pack_lists([row]).to(device) for row in rows)
     weights = cross_weights(objective.decoder, lambda: objective.written(read, written))
-    # A row of the weights is of the token that is predicted there: the one after what is read.
+    # Each row of the weights belongs to the token predicted at that position: the one after the token read.
     pieces = [tokenizer.pieces[i] for i in (*rows[1][1:], tokenizer.end_id)]
     return Attention(pieces, weights, [tokenizer.pieces[i] for i in rows[0]])
 
 
 @torch.inference_mode()
 def cross_weights(decoder: Decoder, run: Callable[[], object]) -> Float[np.ndarray, "L N Tt Ts"]:
-    """The weights of the target's tokens over the source's, by block, while ``run`` reads one pair."""
+    """Collect each block's attention weights from target to source tokens while ``run`` processes one pair."""
     seen: list[Tensor] = []
 
     def watch(layer: CrossAttention, given: tuple[Any, ...], _: Tensor) -> None:
@@ -221,9 +225,9 @@ def cross_weights(decoder: Decoder, run: Callable[[], object]) -> Float[np.ndarr
 
 
 def head_importance(encoder: Encoder, score: Callable[[], Iterable[TextScore]]) -> Float[np.ndarray, "L N"]:
-    """How many nats a token becomes less probable when a head gives nothing; ``score()``: the scores of the texts.
+    """Measure how far silencing each head lowers a token's mean log-probability, in nats.
 
-    ConfigError for an encoder without attention, InputError where nothing is scored.
+    ``score()``: scores the texts. ConfigError for an encoder without attention, InputError if no token is scored.
     """
     layers = attention_layers(encoder)
     if not layers:
@@ -248,7 +252,7 @@ def head_importance(encoder: Encoder, score: Callable[[], Iterable[TextScore]]) 
 
 @contextmanager
 def without_head(layer: SelfAttention, head: int) -> Iterator[None]:
-    """Inside, one head of a layer gives nothing to the layer's output."""
+    """Silence one head of a layer inside the context: it contributes nothing to the layer's output."""
 
     def silence(module: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor]:
         (context,) = given

@@ -8,9 +8,9 @@ from firth.machine import bound_growth
 def in_batches(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]]:
     """Yield sequence indices in batches of at most ``budget_tokens`` tokens, longest first.
 
-    Sequences of similar length share a batch; one longer than the budget is alone in its batch. Batches are about
-    equally large: beside full ones a rest would need kernels for each size of rest, and what these take of the heap
-    leaves gaps. Between batches freed memory is given back where the process has grown.
+    Sequences of similar length share a batch; one longer than the budget gets a batch of its own. Batches are about
+    equally large: full batches and a smaller last one would need kernels for every size of the last, and the heap
+    memory that these take leaves gaps. Between batches freed memory is returned if the process has grown.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     n_full = sum(1 for _ in _cut(order, lengths, budget_tokens, 1))
@@ -20,7 +20,7 @@ def in_batches(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]
 
 
 def _cut(order: Sequence[int], lengths: Sequence[int], budget: int, n_batches: int) -> Iterator[list[int]]:
-    """Cut ``order`` into about ``n_batches`` equal batches, or into more where the budget is full."""
+    """Split ``order`` into about ``n_batches`` equal batches, or more if the budget requires it."""
     left = sum(lengths)
     batch, size = list[int](), 0
     for number in order:

@@ -24,7 +24,7 @@ from firth.data.hashing import draw, seed_of, uniform
 from firth.errors import CheckpointError, ConfigError
 from firth.inference.outputs import NOT_FINITE
 
-# Published ones are at most 1; beyond, longer is better without end, and at 70 the penalty of long texts overflows.
+# Published values are at most 1; above that, longer is always better, and at 70 the penalty of long texts overflows.
 _MOST_LENGTH_PENALTY = 10.0
 
 S = TypeVar("S", bound="DecodingState")
@@ -39,8 +39,8 @@ class DecodingState(Protocol):
 
 
 Advance = Callable[[Int[Tensor, " R"], S], tuple[Float[Tensor, "R V"], S]]
-# Runs one step of a model, which reads so many tokens, and returns its result: in this thread or the one that owns the
-# model.
+# Runs one step of a model, which reads the given number of tokens, and returns its result: in this thread or the one
+# that owns the model.
 Through = Callable[[Callable[[], Any], int], Any]
 
 
@@ -106,7 +106,7 @@ def sample(
     """Sample a token at each step from the probabilities of ``filtered``.
 
     The sample is a function of ``seed``, the sequence's number and the step, so the same call gives the same text.
-    ``numbers``: of the sequences, if they are a part of many; default 0, 1, 2 …
+    ``numbers``: the sequences' numbers, if they are part of a larger set; default 0, 1, 2 …
     """
     check_sampling(temperature, top_k, top_p)
     key, number_of = seed_of("sample", seed), np.arange(len(most)) if numbers is None else np.asarray(numbers)
@@ -132,8 +132,8 @@ def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
 
 
 def filtered(log_probs: Float[Tensor, "R V"], temperature: float, top_k: int, top_p: float) -> Float[Tensor, "R V"]:
-    """Probabilities to sample from: scaled by ``temperature``, cut to the ``top_k`` most probable tokens (0: all), and
-    to the fewest of them that hold ``top_p`` of the probability (Holtzman et al. 2019, §3.1)."""
+    """Probabilities to sample from: scaled by ``temperature``, limited to the ``top_k`` most probable tokens (0: all),
+    and to the fewest of them that hold ``top_p`` of the probability (Holtzman et al. 2019, §3.1)."""
     n_kept = min(top_k, log_probs.shape[1]) if top_k else log_probs.shape[1]
     scores = log_probs.double()
     # Relative to the most probable token, so that the lowest temperatures give no infinities.
@@ -181,7 +181,7 @@ def _one_each(
 
 
 def _check_numbers(values: Sequence[float]) -> None:
-    """Raise CheckpointError for NaN. NaN sorts as the greatest value, so the chosen value shows it."""
+    """Raise CheckpointError for NaN. NaN sorts as the greatest value, so checking the chosen values is enough."""
     if any(map(math.isnan, values)):
         raise CheckpointError(NOT_FINITE)
 
@@ -219,8 +219,9 @@ def beam_search(
 
     Of the best ``2 * beam`` extensions of the unfinished hypotheses, those that end join the finished ones, of which
     the best ``beam`` are kept; the best ``beam`` others continue. A sequence is done when its worst finished hypothesis
-    cannot be beaten: log-probabilities only fall, so an unfinished one never scores more than its own value over the
-    penalty of the greatest length. If none finished within ``most``, the unfinished hypotheses are returned.
+    cannot be beaten: log-probabilities only fall, so an unfinished one never scores more than its log-probability so
+    far over the penalty of the greatest length. If none finished within ``most``, the unfinished hypotheses are
+    returned.
 
     With ``beam`` 1 this is greedy search, as in tensor2tensor: strictly by the procedure, a single
     hypothesis could also end at an end token that is only second best.
@@ -235,7 +236,7 @@ def beam_search(
     _check_most(most, first)
     alive = [[_Alive(row, (), 0.0)] for row in range(len(most))]
     finished: list[list[Hypothesis]] = [[] for _ in most]
-    # The hypotheses of done sequences of which none finished.
+    # The hypotheses of completed sequences in which none reached an end token.
     left: list[list[_Alive]] = [[] for _ in most]
     last = first
     for step in range(1, max(most, default=0) + 1):
@@ -265,8 +266,8 @@ def beam_search(
 def _extend(
     beginnings: Sequence[_Alive], values: list[list[float]], pieces: list[list[int]], beam: int, end_id: int | None
 ) -> tuple[list[_Alive], list[_Alive]]:
-    """Extend the hypotheses of one sequence to the best ``2 * beam``: those that end here, without the end token, and
-    the best ``beam`` of the others."""
+    """Find the best ``2 * beam`` extensions of one sequence's hypotheses: those that end here, without the end token,
+    and the best ``beam`` of the others."""
     extensions = [
         (beginning.log_prob + value, piece, beginning)
         for beginning in beginnings

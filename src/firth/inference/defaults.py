@@ -1,6 +1,6 @@
-"""Defaults of generation and translation, for Python, the commands and the server alike; no torch."""
+"""Defaults of generation and translation, shared by Python, the commands and the server; no torch."""
 
-# Of beam search.
+# Beam width.
 BEAM = 4
 NEW_TOKENS = 50
 TOP_P = 0.9

@@ -68,7 +68,7 @@ def _embed_some(
 
 
 def layer_number(loaded: Loaded, layer: int) -> int:
-    """The index of a layer from 0; ConfigError for one that the model lacks."""
+    """Resolve a layer to its index from 0; ConfigError for one that the model lacks."""
     n_layers = len(loaded.objective.encoder.widths) - 1
     if type(layer) is not int or not -n_layers - 1 <= layer <= n_layers:
         raise ConfigError(
@@ -97,7 +97,7 @@ def check_embedding(loaded: Loaded, layer: int, pool: Pool | None) -> tuple[int,
 
 
 def _has_summary(loaded: Loaded) -> bool:
-    """Whether the encoder's own vector of a text was trained, in pre-training or for the model's task."""
+    """Whether the encoder's summary vector of a text was trained, in pre-training or for the model's task."""
     features = getattr(loaded.objective, "features", None)
     if features is not None and features.summary:
         return True
@@ -125,7 +125,7 @@ def rows_of_ids(loaded: Loaded, texts: Sequence[Sequence[int]]) -> list[list[lis
 
 
 def windows_of(by_text: Sequence[Sequence[object]], found: Iterable[T]) -> list[list[T]]:
-    """The outputs of each text's sequences, from those of all in order."""
+    """Group the outputs of all sequences, in order, by text."""
     outputs = iter(found)
     return [list(islice(outputs, len(windows))) for windows in by_text]
 
@@ -158,7 +158,7 @@ def pooled_layer_rows(
 def token_rows(
     loaded: Loaded, rows: Sequence[list[int]], layer: int, device: torch.device
 ) -> list[Float[np.ndarray, "T H"]]:
-    """The vectors of each row's tokens in a layer, all in one batch."""
+    """The vectors of each sequence's tokens in a layer, all in one batch."""
     hidden = loaded.objective.encoder(pack_words(rows, loaded.tokenizer).to(device), keep=(layer,))
     return [part.numpy() for part in hidden.top.float().cpu().split([len(row) for row in rows])]
 
@@ -167,7 +167,7 @@ def token_rows(
 def layer_rows(
     loaded: Loaded, rows: Sequence[list[int]], device: torch.device
 ) -> list[list[Float[np.ndarray, "T width"]]]:
-    """The vectors of each row's tokens in every layer, 0 (embeddings) first, all in one batch."""
+    """The vectors of each sequence's tokens in every layer, 0 (embeddings) first, all in one batch."""
     encoder = loaded.objective.encoder
     numbers = tuple(range(len(encoder.widths)))
     hidden = encoder(pack_words(rows, loaded.tokenizer).to(device), keep=numbers)

@@ -33,8 +33,9 @@ Read = tuple[list[Example], list[Outputs]]
 class Ensemble:
     """Averages the predictions of models: ``firth.Ensemble([firth.load(a), firth.load(b)]).predict(texts)``.
 
-    They may differ in system, tokenizer and lengths, but not in task or labels (whose order may differ; predictions
-    use that of the first). ConfigError for models that differ in these, or whose task cannot be averaged.
+    They may differ in system, tokenizer and lengths, but not in task or labels. The order of labels may differ;
+    predictions use the first model's. ConfigError for models of different tasks or labels, or a task that cannot be
+    averaged.
     """
 
     models: Sequence[Model | Baseline]
@@ -60,7 +61,7 @@ class Ensemble:
 
 
 def check_members(members: Sequence[Loaded], names: Sequence[str]) -> None:
-    """Check that models can be averaged, else ConfigError; ``names``: of the models, for messages."""
+    """Check that models can be averaged, else ConfigError; ``names``: the models' names, for messages."""
     if not members:
         raise ConfigError("an ensemble needs at least one model")
     first, first_name = members[0], names[0]
@@ -95,7 +96,7 @@ def _check_taggers(one: Loaded, other: Loaded, names: str) -> None:
     for key in ("unit", "scheme"):
         if getattr(ours, key) != getattr(theirs, key):
             raise ConfigError(f"{names} differ in head.{key}: {getattr(ours, key)}, {getattr(theirs, key)}")
-    # Characters that share a token share its tag: other tokens would tag other spans.
+    # Characters that share a token share its tag: different tokens would tag different spans.
     if ours.unit == "character" and one.tokenizer.fingerprint != other.tokenizer.fingerprint:
         raise ConfigError(f"{names} tag characters by different tokens: average models of one tokenizer")
 
@@ -112,7 +113,7 @@ def ensemble_stream(
 
 
 def ensemble_records(members: Sequence[Loaded], records: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
-    """As ``answer_records``, for several models. The count of long texts is the largest of any model."""
+    """As ``answer_records``, for several models. Each count of long texts is the largest of any model."""
     if len(members) == 1:
         return answer_records(members[0], records)
     task, configs = TASKS[members[0].task], [task_model(member).config for member in members]
@@ -140,7 +141,7 @@ def ensemble_records(members: Sequence[Loaded], records: Sequence[Any]) -> tuple
 def _mean_of_words(reads: Sequence[Read], configs: Sequence[Any]) -> list[Outputs]:
     """Average taggers: each word's mean probabilities and most probable tag, as outputs of the first model.
 
-    Windows of models start and end at different words, so a word is matched by its record and position there.
+    The models' windows start and end at different words, so words are matched by record and position in it.
     """
     labels = configs[0].labels
     sums: dict[tuple[int, int], np.ndarray] = {}
@@ -180,17 +181,17 @@ def _chosen(record: Choice, answers: Sequence[Chosen], configs: Sequence[Any]) -
 
 
 def _answered(record: Question, answers: Sequence[Answered], configs: Sequence[Any]) -> Answered:
-    """The span with the highest mean probability, a model's being 0 where its n-best list lacks the span.
+    """Choose the span with the highest mean probability; a model whose n-best list lacks a span counts as 0.
 
-    A model's "no answer" is a span of its own; a question is refused if the models' distances from their thresholds
-    are above 0 on average.
+    "No answer" counts as a span of its own; a question is refused if the mean of the models' no-answer scores, each
+    relative to its threshold, is above 0.
     """
     shares: dict[tuple[str, int, int], float] = {}
     for answer in answers:
         for span in answer.n_best:
             key = (span.text, span.start, span.end)
             shares[key] = shares.get(key, 0.0) + span.probability / len(answers)
-    # Equal shares stay in the order of the first model's list.
+    # Ties keep the order of the first model's list.
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     n_best = tuple(Span(*key, score=math.log(max(share, 1e-30)), probability=share) for key, share in ranked)
     difference = None

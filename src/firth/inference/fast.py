@@ -1,7 +1,7 @@
 """Run encoders in bfloat16, with float16 weights, or in int8, for inference only.
 
-Only the encoder uses the lower precision and returns float32, so that heads, pooling and decoding are the same code and
-results differ only by the encoder's rounding.
+Only the encoder uses the lower precision, and it returns float32, so heads, pooling and decoding are the same code
+and results differ only by the encoder's rounding.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,20 +23,21 @@ from firth.machine import find_machine
 from firth.packed import Carry, Encoder, Hidden, Rows, Tokens
 
 _WEIGHT_LEVELS, _INPUT_LEVELS = 127, 63
-# oneDNN's names of activations that it applies with a product.
+# oneDNN's names for the activations that it fuses into a matrix product.
 _FUSED = {ACTIVATIONS["gelu"]: ("gelu", "none"), ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh")}
-# Activations, and the same written over their input.
+# Activations and their in-place versions.
 _IN_PLACE: Mapping[Any, Any] = {
     ACTIVATIONS["gelu"]: torch.ops.aten.gelu_,
     ACTIVATIONS["gelu_tanh"]: partial(torch.ops.aten.gelu_, approximate="tanh"),
 }
-# The unsigned number that stands for an input of 0.
+# The unsigned number that represents an input of 0.
 _ZERO = 64
-# Products of so many rows are not rounded up; others to a multiple of this many at least. A row costs a sentence by
-# BERT-base 1 to 2 ms of one thread, a kernel that must be compiled again 0.6: with multiples of 4 and the cache of
-# ``firth.machine`` one sentence of SST-2 in 33 has new kernels, and the mean one has 1.5 rows too many (3.5 with 8).
+# Products of at most ``_FEW_ROWS`` rows are not padded; larger ones are padded to a multiple of at least
+# ``_LEAST_STEP``. With BERT-base on one thread an extra row costs a sentence 1 to 2 ms, recompiling a kernel 0.6 ms:
+# with multiples of 4 and the cache of ``firth.machine`` one sentence of SST-2 in 33 needs new kernels, and a sentence
+# has on average 1.5 extra rows (3.5 with multiples of 8).
 _FEW_ROWS, _LEAST_STEP = 8, 4
-# Rows of zeros are scaled by it.
+# Least scale: rows of zeros are divided by it.
 _SMALLEST = 1e-12
 
 
@@ -87,14 +88,14 @@ class FastEncoder(Encoder):
 
 
 def row_step(n: int) -> int:
-    """What ``n`` rows are rounded up to a multiple of: a 32nd to a 16th of ``n``, at least 4; 1 up to 8 rows."""
+    """The multiple that ``n`` rows are padded to: a 32nd to a 16th of ``n``, at least 4; 1 up to 8 rows."""
     return 1 if n <= _FEW_ROWS else max(_LEAST_STEP, 1 << max(n.bit_length() - 5, 0))
 
 
 def sequence_step(n: int) -> int:
-    """The same for rows that are one a sequence, which the pooler has: up to 8 as they are, else the next power of 2.
+    """The same for layers with one row per sequence, as the pooler: up to 8 rows as they are, else the next power of 2.
 
-    Every batch has another number of sequences, and a pooler's row is a small part of what its sequence takes.
+    Every batch has a different number of sequences, and a pooler's row is a small part of the cost of its sequence.
     """
     return 1 if n <= _FEW_ROWS else 1 << (n - 1).bit_length()
 
@@ -103,12 +104,12 @@ class Int8Linear(nn.Module):
     """A linear layer in integers: 8-bit weights scaled per output, 7-bit inputs scaled per token; float32 in and out.
 
     Both are symmetric: a row's largest magnitude becomes 127 or 63. Sums are exact; only the rounding of weights and
-    inputs causes error, and no token depends on the others of its batch. 8-bit inputs would overflow on CPUs without
-    VNNI: with 7 bits scores are the same on all.
+    inputs causes error, and no token depends on the others in its batch. 8-bit inputs would overflow on CPUs without
+    VNNI; with 7 bits all CPUs give the same scores.
     """
 
     def __init__(self, linear: nn.Linear, step: Callable[[int], int] = row_step):
-        """``step``: of numbers of rows, as in ``PackedLinear``."""
+        """``step``: as in ``PackedLinear``."""
         super().__init__()
         self.step = step
         weight = linear.weight.detach().float()
@@ -120,28 +121,28 @@ class Int8Linear(nn.Module):
         self.bias = torch.zeros(len(weight)) if linear.bias is None else linear.bias.detach().float()
 
     def forward(self, x: Float[Tensor, "T width_in"]) -> Float[Tensor, "T width_out"]:
-        # Not of abs(), which would be as large as the input.
+        # Without abs(), whose result would be as large as the input.
         largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True)).clamp_(min=_SMALLEST)
         n = x.shape[0]
-        # As PackedLinear does; compiled code is to take any number of rows.
+        # Pad as PackedLinear does; compiled code must accept any number of rows.
         missing = 0 if torch.compiler.is_compiling() else -n % self.step(n)
         rounded = torch.empty(n + missing, x.shape[1], dtype=torch.int8)
         rounded[:n] = (x * (_INPUT_LEVELS / largest)).round_()
         rounded[n:] = 0
-        # oneDNN multiplies unsigned inputs with signed weights: -63 to 63 become 1 to 127.
+        # oneDNN multiplies unsigned inputs by signed weights: -63 to 63 become 1 to 127.
         rounded = rounded.add_(_ZERO).view(torch.uint8)
         sums = torch.ops.onednn.qlinear_pointwise(
             rounded, 1.0, _ZERO, self.packed, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        # In place, here and in the activation: new memory costs a long batch more than the arithmetic.
+        # In place, here and in the activation: for a long batch, allocating memory costs more than the arithmetic.
         return torch.addcmul(self.bias, sums[:n], largest, out=sums[:n])
 
 
 class HalfLinear(nn.Module):
     """A linear layer whose weights are float16 and whose arithmetic is float32, as FBGEMM computes it on x86.
 
-    For processors without bfloat16 units. Few rows wait for their weights, and these are half as long; nor is a kernel
-    compiled for every number of rows. Only the weights are rounded, to 11 bits.
+    For CPUs without bfloat16 units. Products of few rows are limited by reading the weights, which take half the space;
+    nor is a kernel compiled for each number of rows. Only the weights are rounded, to 11 bits.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -155,18 +156,18 @@ class HalfLinear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """A linear layer with weights prepacked in oneDNN's layout, instead of repacking them at each call.
+    """A linear layer whose weights are packed in oneDNN's layout once, instead of at each call.
 
     Twice as fast for a single text, 10 % faster for large batches. Sums differ only in their order. Numbers of rows
-    are rounded up (``row_step``): oneDNN compiles a kernel of half a megabyte for each.
+    are rounded up (``row_step``): oneDNN compiles a kernel of half a megabyte for each number.
     """
 
     def __init__(
         self, linear: nn.Linear, activation: str = "none", form: str = "", step: Callable[[int], int] = row_step
     ):
-        """``activation`` and its ``form``: what oneDNN applies to the outputs, by its names.
+        """``activation`` and its ``form``: what oneDNN applies to the outputs, under its own names.
 
-        ``step``: what a number of rows is rounded up to a multiple of.
+        ``step``: gives the multiple that a number of rows is rounded up to.
         """
         super().__init__()
         self.step = step
@@ -180,14 +181,15 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, self.activation, [], self.form)[:n]
 
     def plus(self, x: Float[Tensor, "T width_in"], other: Float[Tensor, "T width_out"]) -> Float[Tensor, "T width_out"]:
-        """Outputs, without the activation, plus ``other``, added with the product; of rounded numbers of rows."""
+        """Outputs without the activation, plus ``other``, fused into the product; the rows must be padded already."""
         return torch.ops.mkldnn._linear_pointwise.binary(x.to(self.dtype), other, self.packed, self.bias, "add")
 
 
 class PackedBlock(PostNormBlock):
-    """A block of packed layers, for prediction: rows are rounded up once, and residuals are added with the products.
+    """A block of packed layers, for inference: rows are padded once, and residual sums are fused into the products.
 
-    Of one sentence, what is not a product takes half the time. In bfloat16 the sums are rounded once instead of twice.
+    For a single sentence everything but the products takes half the time. In bfloat16 the sums are rounded once
+    instead of twice.
     """
 
     def __init__(self, block: PostNormBlock):
@@ -199,7 +201,7 @@ class PackedBlock(PostNormBlock):
     def forward(self, x: Float[Tensor, "T H"], rows: Rows) -> Float[Tensor, "T H"]:
         attention, mixing, output = self.attention, self.attention.output, self.feed_forward_output
         assert isinstance(mixing, PackedLinear) and isinstance(output, PackedLinear)
-        # Hooks, by which attention is shown and heads are silenced, see calls of modules only.
+        # The hooks that read attention and silence heads see only calls of modules.
         if attention._forward_hooks or mixing._forward_pre_hooks:
             return super().forward(x, rows)
         n = x.shape[0]
@@ -214,14 +216,14 @@ class PackedBlock(PostNormBlock):
         return found[:n]
 
 
-# Of layers by name; others have rows of tokens.
+# Steps of layers by name; all others have a row per token.
 _STEPS = {"pooler": sequence_step}
 
 
 def pack_linears(encoder: Encoder, device: torch.device) -> None:
     """Replace the linear layers by packed ones, on CPUs where PyTorch supports them; for inference only.
 
-    The activation of a Transformer's feed-forward part becomes part of its first layer.
+    The activation of a Transformer's feed-forward network is fused into its first layer.
     """
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return
@@ -254,10 +256,10 @@ def _is_packable(linear: nn.Module) -> bool:
 
 
 def make_fast(encoder: Encoder, precision: Precision, device: torch.device) -> tuple[Encoder, str]:
-    """The encoder, made to compute in ``precision`` on ``device``, and that in words: 2 CPU threads, bfloat16.
+    """Convert an encoder to compute in ``precision`` on ``device``; also describe how it runs: 2 CPU threads, bfloat16.
 
     ``auto``: bfloat16 if the CPU or GPU supports it, else float16 weights, else float32. Changes ``encoder`` in place:
-    its weights are stored in fewer bits. ConfigError if this machine, or the encoder, does not support it.
+    its weights are stored in fewer bits. ConfigError if this machine or the encoder does not support the precision.
     """
     if precision in ON_CPU and device.type != "cpu":
         raise ConfigError(f"precision={precision!r}: runs on the CPU, not on {device.type}; use 'bfloat16' there")
@@ -306,7 +308,7 @@ def _linears(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
 def _replace(
     encoder: Encoder, linears: Sequence[tuple[nn.Module, str, nn.Linear]], make: Callable[[str, nn.Linear], nn.Module]
 ) -> None:
-    """Replace each layer by ``make(name, layer)``, and what follows them by what needs no memory of its own."""
+    """Replace each layer by ``make(name, layer)``, and the activations by in-place ones."""
     for owner, name, linear in linears:
         setattr(owner, name, make(name, linear))
     for block in encoder.modules():
@@ -315,7 +317,7 @@ def _replace(
 
 
 def _against_halves(linears: Sequence[tuple[nn.Module, str, nn.Linear]]) -> str | None:
-    """Why these layers cannot have float16 weights; None if they can."""
+    """Return why these layers cannot have float16 weights; None if they can."""
     if "AVX" not in torch.backends.cpu.get_cpu_capability():
         return "this processor is no x86 with AVX2"
     if torch.backends.quantized.engine not in ("x86", "fbgemm") or not hasattr(
@@ -323,7 +325,7 @@ def _against_halves(linears: Sequence[tuple[nn.Module, str, nn.Linear]]) -> str 
     ):
         return "this PyTorch has no layers with float16 weights"
     most = torch.finfo(torch.float16).max
-    # A weight that is no number is not within the range either; FBGEMM would make it one.
+    # NaN fails this check too; FBGEMM would turn it into a number.
     if not all(-most <= low and high <= most for _, _, linear in linears for low, high in [linear.weight.aminmax()]):
         return f"some weights are outside its range, -{most:.0f} to {most:.0f}"
     return None

@@ -22,7 +22,7 @@ MAX_DROP = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
-    """An evaluation on record. ``weights``, ``data``: SHA-256 of model.safetensors and each file. Scores: 0 to 1."""
+    """A recorded evaluation. ``weights``, ``data``: SHA-256 of model.safetensors and each file. Scores: 0 to 1."""
 
     weights: str
     task: str
@@ -35,7 +35,7 @@ class Gate:
 
 
 def gated_folder(model: str | Path) -> Path:
-    """The model folder to hold an int8 record; ConfigError for a model that cannot have one."""
+    """Return the model folder that holds the int8 record; ConfigError for a model that cannot have one."""
     located = find_format(model)
     if located.format.key != "firth":
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Generate text with a pre-trained language model, left to right, or right to left with a backward one.
 
-Each prompt is read once; then every new token is one more step from what is kept: the keys and values of all tokens
-before it, or the state of recurrent layers. Special tokens are never written. Nothing ends a text but its length.
+Each prompt is read once; then every new token is one more step from the cached state: the keys and values of all tokens
+before it, or the state of recurrent layers. Special tokens are never generated. A text ends only at its maximum length.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,9 +53,10 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What a model wrote behind a prompt, or a backward one before it. ``text``: that alone, with the space between.
+    """The text that a model generated after a prompt, or a backward model before it.
 
-    ``log_prob``: its natural log-probability under the model, over all tokens.
+    ``text``: the generated text alone, with the space that separates it from the prompt. ``log_prob``: its natural
+    log-probability under the model, over all tokens.
     """
 
     prompt: str
@@ -66,13 +67,13 @@ class Continuation:
 
     @property
     def whole(self) -> str:
-        """The prompt with what was written, in the order of reading."""
+        """The prompt and the generated text, in reading order."""
         return self.text + self.prompt if self.before else self.prompt + self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a model remembers of R rows: tokens that wait to be read with the next one, and the past of the others."""
+    """The state of R sequences: ``waiting`` tokens, to be read with the next one, and the ``past`` of those read."""
 
     waiting: tuple[tuple[int, ...], ...]
     past: Any
@@ -161,7 +162,7 @@ def generate_stream(
 
 
 def prompt_row(loaded: Loaded, model: LanguageModel, prompt: str, length: int) -> list[int]:
-    """A prompt as the model reads it, in the order of reading, with what begins a text before it."""
+    """Return the token ids of a prompt in the model's reading order, preceded by those that start a text."""
     ids = loaded.tokenizer.encode(prompt).ids
     shown = repr(prompt if len(prompt) <= 60 else prompt[:57] + "…")
     row = [*model.start, *(reversed(ids) if model.backward else ids)]
@@ -178,14 +179,14 @@ def prompt_row(loaded: Loaded, model: LanguageModel, prompt: str, length: int) -
 
 
 def check_prompt(loaded: Loaded, prompt: str, length: int) -> None:
-    """Raise InputError or LengthError for a prompt that ``length`` tokens cannot follow."""
+    """Raise InputError or LengthError for a prompt that cannot be continued by ``length`` tokens."""
     prompt_row(loaded, language_model(loaded), prompt, length)
 
 
 def _search(
     writer: NextTokenModel, rows: Sequence[Sequence[int]], writing: Writing, numbers: Sequence[int]
 ) -> list[Hypothesis]:
-    """The best continuation of each prompt; ``numbers``: of the prompts, for sampling."""
+    """Find the best continuation of each prompt; ``numbers``: the prompts' numbers, for sampling."""
     state, last = writer.begin(rows)
     most = [writing.max_new_tokens] * len(rows)
     if writing.how == "greedy":
@@ -209,9 +210,9 @@ def _search(
 
 
 def follows_unwritten(tokenizer: Tokenizer, given: Sequence[int]) -> bool:
-    """Whether the tokenizer writes nothing of a prompt, so that the blank behind it has to be added.
+    """Whether the tokenizer decodes a prompt to nothing, so that the space after it has to be added.
 
-    Only of kinds whose blanks stand between tokens: others have them in their tokens.
+    Only for kinds of tokenizer that put spaces between tokens: others have them inside their tokens.
     """
     unknown = bool(given) and all(number in tokenizer.special_ids for number in given)
     return unknown and tokenizer.kind in (WORDPIECE, WORDS)
@@ -234,10 +235,10 @@ def _continuation(loaded: Loaded, model: LanguageModel, prompt: str, row: list[i
 
 @torch.inference_mode()
 def next_tokens(loaded: Loaded, prompt: str, top_k: int, *, device: torch.device) -> list[tuple[str, float]]:
-    """The likeliest tokens after a text (before it, of a backward model) and their probabilities, best first.
+    """Return the most probable tokens after a text (before it for a backward model), with probabilities, best first.
 
-    Special tokens are left out, and their probability stays theirs. ConfigError for a model that does not predict the
-    next token, InputError for a text without tokens where the model needs one, LengthError for a text too long.
+    Special tokens are left out; their probability is not redistributed. ConfigError for a model that does not predict
+    the next token, InputError for a text without tokens if the model needs one, LengthError for a text too long.
     """
     model = language_model(loaded)
     if top_k < 1:

@@ -4,7 +4,7 @@ firth.json    names the joint model, its task, weight and calibration, provenanc
 tfidf/        the baseline's folder
 encoder/      the fine-tuned model's folder
 
-Both members are whole models of their own, so each can be taken out and used alone.
+Both members are complete models, so each can be taken out and used alone.
 """
 
 import json
@@ -36,7 +36,7 @@ _LEAST = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """A baseline and an encoder that answer together; a method as ``Tfidf`` is."""
+    """A baseline and an encoder that predict together; has the same interface as ``Tfidf``."""
 
     config: JointConfig
     tfidf: Tfidf
@@ -68,9 +68,9 @@ class Joint:
 
 
 def log_odds(answers: Sequence[Any], labels: Sequence[str]) -> Float[np.ndarray, "n K"]:
-    """Predictions as numbers whose weighted mean is a prediction again.
+    """Convert predictions to numbers whose weighted mean is again a prediction.
 
-    Log-probabilities of classes, log-odds of labels that may hold together, or values (one column).
+    Log-probabilities of classes, log-odds of labels that are not exclusive, or values (one column).
     """
     if isinstance(answers[0], Valued):
         return np.array([[answer.value] for answer in answers], np.float64)
@@ -85,12 +85,12 @@ def log_odds(answers: Sequence[Any], labels: Sequence[str]) -> Float[np.ndarray,
 def mixed(
     encoder: Float[np.ndarray, "n K"], tfidf: Float[np.ndarray, "n K"], weight: float
 ) -> Float[np.ndarray, "n K"]:
-    """The weighted mean; ``weight`` is the encoder's, 0 to 1."""
+    """Return the weighted mean; ``weight`` is the encoder's, 0 to 1."""
     return weight * encoder + (1 - weight) * tfidf
 
 
 def find_joint(path: str | Path) -> Path | None:
-    """The folder of a joint model that a path means; None for anything else."""
+    """Return the folder of the joint model at a path; None for anything else."""
     return find_baseline(path, names=(JOINT,))
 
 
@@ -114,7 +114,7 @@ def write_joint(
 def read_joint(
     path: str | Path, *, device: str | None = None, precision: Precision = "float32", compile: bool = False
 ) -> Baseline:
-    """Load a joint model, strictly; CheckpointError if it is damaged or none. The options are the encoder's."""
+    """Load a joint model; CheckpointError if it is damaged or not a joint model. The options apply to the encoder."""
     folder = find_joint(path)
     if folder is None:
         raise CheckpointError(f"{path} is not a joint model")

@@ -1,4 +1,4 @@
-"""What every language model is asked in the same words: the next token's probabilities, in one direction or in both."""
+"""A common interface to all language models that predict the next token, in one direction or in both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class LanguageModel:
     """A model that predicts a token from those on one side of it.
 
     ``first`` and ``last``: special tokens around a text, which are context and are not scored. ``directions``: a
-    forward model predicts a token from those before it, a backward one from those after it, ELMo's does each.
+    forward model predicts a token from those before it, a backward one from those after it; ELMo's does both.
     """
 
     objective: NextToken
@@ -35,16 +35,16 @@ class LanguageModel:
 
     @property
     def backward(self) -> bool:
-        """Whether it writes from the end of a text to its beginning."""
+        """Whether it reads and generates from the end of a text to its beginning."""
         return self.directions == ("backward",)
 
     @property
     def start(self) -> tuple[int, ...]:
-        """What is read before a text, in the order of reading."""
+        """The tokens read before a text, in reading order."""
         return self.last if self.backward else self.first
 
     def states(self, hidden: Hidden) -> Mapping[Direction, Float[Tensor, "T H"]]:
-        """The states that predict, by direction: forward the next token, backward the one before."""
+        """The states that predict, by direction: the next token (forward) or the previous one (backward)."""
         if isinstance(self.objective, BilmLM):
             forward, backward = hidden.top.chunk(2, 1)
             return {"forward": forward, "backward": backward}
@@ -52,7 +52,7 @@ class LanguageModel:
 
 
 def language_model(loaded: Loaded) -> LanguageModel:
-    """The model as one that predicts the next token; ConfigError says what to do where it has not learned to."""
+    """Return a model as a language model; ConfigError, saying what to do, if it does not predict the next token."""
     objective = loaded.objective
     headless = {"lm", "softmax"} & set(loaded.untrained)
     if loaded.task != PRETRAINING or not isinstance(objective, NextToken) or headless:
@@ -65,12 +65,12 @@ def language_model(loaded: Loaded) -> LanguageModel:
         )
     layout = loaded.layout
     if isinstance(objective, StreamingLM):
-        # In its stream a document follows what ends the one before.
+        # In the training stream a document follows the token that ends the previous one.
         return LanguageModel(objective, layout.last, (), ("forward",))
     if isinstance(objective, AwdLM):
         assert isinstance(objective.encoder, AwdLstm)
         if objective.encoder.config.backward:
-            # Read from its end, a document follows what begins the next.
+            # Read backwards, a document follows the token that starts the next one.
             return LanguageModel(objective, (), layout.first, ("backward",))
         return LanguageModel(objective, layout.first, (), ("forward",))
     if isinstance(objective, BilmLM):

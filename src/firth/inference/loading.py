@@ -35,7 +35,7 @@ def load(
 def check_baseline_options(
     path: str, *, device: str | None = None, precision: str = "float32", compile: bool = False
 ) -> None:
-    """Refuse options that a baseline, which runs in NumPy, does not have: ConfigError."""
+    """Raise ConfigError for options that a baseline, which runs in NumPy, does not have."""
     wrong = [] if device in (None, "cpu") else ["device"]
     wrong += [] if precision in ("float32", "auto") else ["precision"]
     wrong += ["compile"] if compile else []

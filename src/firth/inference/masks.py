@@ -1,7 +1,7 @@
 """Fill masks in two steps: text -> sequence -> the most probable tokens of each mask.
 
 The first needs only the tokenizer; the caller runs the model and chooses the batches. The masks are those of the text,
-or those that pre-training would set in it.
+or those that pre-training would put into it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class MaskedRow:
 
 @dataclass(frozen=True, slots=True)
 class HiddenRow:
-    """A text as pre-training shows it: ``ids`` with masks, the positions to predict, and the tokens that were there."""
+    """A text masked as in pre-training: ``ids`` with masks, the positions to predict, and the original tokens there."""
 
     ids: list[int]
     chosen: list[int]
@@ -56,14 +56,14 @@ class HiddenRow:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The prediction at one position: the probability of the token that stood there, and the best, best first."""
+    """The prediction at one position: the original token's probability, and the best candidates, best first."""
 
     probability: float
     candidates: tuple[Candidate, ...]
 
 
 def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
-    """The masked-LM objective of a model; ConfigError if it has none, and for a wrong ``top_k``."""
+    """Return the masked-LM objective of a model; ConfigError if it has none, and for an invalid ``top_k``."""
     if loaded.system.predict != "masked" or not isinstance(loaded.objective, MaskedLM):
         raise ConfigError(
             f"{loaded.system_name} models for {loaded.task} cannot fill masks: that takes a pre-trained BERT with its "
@@ -80,7 +80,7 @@ def check_masked(loaded: Loaded, top_k: int) -> MaskedLM:
 
 
 def masked_base(loaded: Loaded) -> str:
-    """The pre-trained model that a fine-tuned one comes from, if its folder says so; else one that is shipped."""
+    """Return the pre-trained model that a fine-tuned one comes from, if its folder names it; else a bundled one."""
     recipe = loaded.provenance.get("recipe")
     base = recipe.get("model") if isinstance(recipe, Mapping) and loaded.task != PRETRAINING else None
     return (

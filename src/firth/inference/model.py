@@ -92,9 +92,9 @@ class Model:
 
     @property
     def pairs(self) -> bool | None:
-        """Whether it has learnt from pairs of texts (True) or from single ones (False); None where nothing says it."""
+        """Whether it was trained on pairs of texts (True) or on single ones (False); None if this is not recorded."""
         if isinstance(getattr(self.loaded.objective.config, "network", None), TowersConfig):
-            return True  # it has nothing to compare a single text with, whatever its folder says
+            return True  # it compares two texts, whatever its folder says
         return learnt_pairs(self.provenance) if RECORDS.get(self.task) is Text else None
 
     @property
@@ -134,10 +134,10 @@ class Model:
 
         ``layer``: 0 is the embedding output, -1 the top; ``mix``: combines several layers instead. ``pool``: mean or
         max over all tokens, special ones included; the first or last token; or the system's ``summary`` vector (which
-        needs training, and is always of the top layer). Default: mean, or for models from sentence-transformers their
-        own pooling, possibly normalised to length 1. A text longer than the model's maximum is read in consecutive
-        windows: mean, max, first and last run over all of them, summaries are averaged. A model pre-trained without
-        special tokens and not fine-tuned reads without them, except for an empty text.
+        needs training, and always comes from the top layer). Default: mean, or for models from sentence-transformers
+        their own pooling, possibly normalised to length 1. A text longer than the model's maximum is read in
+        consecutive windows: mean, max, first and last run over all of them, summaries are averaged. A model pre-trained
+        without special tokens and not fine-tuned reads texts without them, except for an empty text.
         """
         if isinstance(texts, str):
             return self.embed([texts], layer, pool, mix)[0]
@@ -203,21 +203,21 @@ class Model:
     @overload
     def score_texts(self, texts: Sequence[str]) -> list[TextScore]: ...
     def score_texts(self, texts: str | Sequence[str]) -> TextScore | list[TextScore]:
-        """How likely a language model finds a text, or each text: each token's log-probability, and the perplexity.
+        """Score a text, or each text, with a language model: each token's log-probability, and the perplexity.
 
-        Of a masked model with that token masked, of a left-to-right model after the tokens before it, of ELMo in both
-        directions. Raises as ``firth.inference.text_scores.score_texts``.
+        A masked model predicts each token with that token masked, a left-to-right model from the tokens before it, ELMo
+        in both directions. Raises as ``firth.inference.text_scores.score_texts``.
         """
         if isinstance(texts, str):
             return self.score_texts([texts])[0]
         return list(self.score_stream(texts))
 
     def score_stream(self, texts: Iterable[str]) -> Iterator[TextScore]:
-        """As ``score_texts``, one after the other, in constant memory."""
+        """As ``score_texts``, one text after another, in constant memory."""
         return score_texts(self.loaded, texts, device=self.device, budget_tokens=self.budget_tokens)
 
     def next_tokens(self, text: str, top_k: int = 10) -> list[Candidate]:
-        """The likeliest tokens after a text (of a backward model before it) and their probabilities, best first.
+        """Return the most probable tokens after a text (before it for a backward model) with probabilities, best first.
 
         ConfigError for a model that does not predict the next token, LengthError for a text longer than it reads.
         """
@@ -228,7 +228,7 @@ class Model:
     @overload
     def follows(self, first: Sequence[str], second: Sequence[str]) -> list[float]: ...
     def follows(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:
-        """The probability that ``second`` follows ``first``, by next-sentence prediction; of pairs in order.
+        """Predict the probability that ``second`` follows ``first``, by next-sentence prediction; for pairs, in order.
 
         Raises as ``firth.inference.next_sentence.follow_probabilities``.
         """
@@ -237,7 +237,7 @@ class Model:
         return list(self.follows_stream(zip(first, second, strict=True)))
 
     def follows_stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:
-        """As ``follows``, one pair after the other, in constant memory."""
+        """As ``follows``, one pair after another, in constant memory."""
         return follow_probabilities(self.loaded, pairs, device=self.device, budget_tokens=self.budget_tokens)
 
     def prefers_good(self, pairs: Iterable[MinimalPair]) -> Iterator[tuple[MinimalPair, bool]]:
@@ -245,7 +245,7 @@ class Model:
         return prefers_good(self.loaded, pairs, device=self.device, budget_tokens=self.budget_tokens)
 
     def nearest(self, word: str, top_k: int = 10) -> list[Neighbour]:
-        """The nearest words to a word by cosine similarity, without itself.
+        """Return the words nearest to a word by cosine similarity, without the word itself.
 
         For many words ``firth.inference.word_table.open_table`` is faster. ConfigError for a model that does not read
         whole words, InputError for a word without a vector.
@@ -253,7 +253,7 @@ class Model:
         return table_of(self.loaded).nearest(word, top_k)
 
     def attention(self, text: str, second: str | None = None) -> Attention:
-        """The attention weights of each head of each layer over a text, or a pair of texts.
+        """Compute the attention weights of each head of each layer over a text, or a pair of texts.
 
         Special tokens as in ``embed``. LengthError for more tokens than the model reads, InputError
         for none, ConfigError for a model without attention.
@@ -261,22 +261,22 @@ class Model:
         return attention_of(self.loaded, text, second)
 
     def saturation(self, text: str, second: str | None = None) -> list[Saturation]:
-        """How sharp each layer's softmax is over a text, with 1/√D and without. Raises as ``attention``."""
+        """Measure how sharp each layer's softmax is over a text, with and without 1/√D. Raises as ``attention``."""
         return saturations(self.loaded.objective.encoder, *attention_row(self.loaded, text, second))
 
     def cross_attention(self, source: str, target: str | None = None) -> Attention:
-        """What each token of a translation (``tokens``) takes from each token of its source (``keys``).
+        """Compute how much each token of a translation (``tokens``) attends to each token of its source (``keys``).
 
-        ``target``: a translation; None: the model's own. ConfigError for a model without such attention, InputError
+        ``target``: a translation; None: the model's own. ConfigError for a model without cross-attention, InputError
         for an empty source.
         """
         return cross_attention(self.loaded, source, self.translate if target is None else target, self.device)
 
     def head_importance(self, texts: Sequence[str]) -> Float[np.ndarray, "L N"]:
-        """How many nats a token of the texts becomes less probable when a head gives nothing, by layer and head.
+        """Measure how far silencing each head lowers the mean log-probability of the texts' tokens, in nats.
 
-        A measure of use, not of meaning: heads stand in for one another (Michel et al. 2019). ConfigError for a model
-        that scores no texts, or has no attention.
+        This measures use, not meaning: heads can replace one another (Michel et al. 2019). ConfigError for a model that
+        cannot score texts, or has no attention.
         """
         return head_importance(self.loaded.objective.encoder, lambda: self.score_stream(texts))
 
@@ -317,7 +317,7 @@ class Model:
     ) -> str | list[str]:
         """Translate a text, or each of several, by beam search (``beam`` 1: greedy).
 
-        ``length_penalty``: exponent of the length penalty, 0 is none. ``extra``: maximum output length is source length
+        ``length_penalty``: exponent of the length penalty; 0: none. ``extra``: maximum output length is source length
         plus this many tokens, end token included. ConfigError for a model that does not translate.
         """
         several = [texts] if isinstance(texts, str) else texts
@@ -386,7 +386,7 @@ class Model:
     ) -> Continuation | list[Continuation]:
         """Continue a text, or each of several, by ``max_new_tokens`` tokens.
 
-        A backward model (AWD-LSTM's) writes before it, ELMo with its forward language model.
+        A backward model (AWD-LSTM's) generates the text before it; ELMo uses its forward language model.
 
         Options: see ``firth.inference.generation.Writing``. ConfigError for a model that cannot generate,
         InputError for an empty text, LengthError for more tokens than the model reads.
@@ -428,20 +428,19 @@ def load_model(
 ) -> Model:
     """Load a model for inference: a model folder, a run folder's best model, or another tool's model.
 
-    That may be a folder of Hugging Face or sentence-transformers, a checkpoint of google-research/bert, or
+    The latter may be a folder of Hugging Face or sentence-transformers, a checkpoint of google-research/bert, or
     ``"hub:org/name"``. ``precision``: the encoder's; ``"auto"`` is bfloat16 if the machine supports it, else float16
     weights; ``"float16"`` and ``"int8"`` run on the CPU, and int8 requires the record of
     ``firth evaluate --precision int8``. ``compile``: the first batches take a minute longer, later ones less. Weights
     may be repacked for inference (``firth.folder.read_model`` returns the originals). ConfigError if there is nothing
-    at ``path`` or the machine lacks what an option requires,
-    CheckpointError if the model cannot be read.
+    at ``path`` or the machine lacks what an option requires, CheckpointError if the model cannot be read.
     """
     if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"device={device!r}: PyTorch finds no GPU here; leave it out, or give 'cpu'")
     if precision == "int8":
         check_gate(path)
     loaded = open_model(path)
-    # Repacked weights are no parameters any more.
+    # Count first: repacked weights are no longer parameters.
     n_parameters = sum(parameter.numel() for parameter in loaded.objective.parameters())
     place = torch.device(device or ("cuda" if torch.cuda.is_available() and precision not in ON_CPU else "cpu"))
     loaded.objective.to(place)

@@ -1,4 +1,4 @@
-"""Ask a model with a next-sentence head whether one text follows another."""
+"""Predict whether one text follows another, with a model that has a next-sentence head."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -16,7 +16,7 @@ AT_ONCE = 256  # pairs
 
 
 def next_sentence_model(loaded: Loaded) -> MaskedLM:
-    """The objective of a model that predicts the next sentence; ConfigError says how to train one."""
+    """Return the objective of a model that predicts the next sentence; else ConfigError, saying how to train one."""
     objective = loaded.objective
     has_head = isinstance(objective, MaskedLM) and objective.nsp is not None and loaded.task == PRETRAINING
     if not has_head or "nsp" in loaded.untrained or POOLER in loaded.untrained:
@@ -33,7 +33,7 @@ def next_sentence_model(loaded: Loaded) -> MaskedLM:
 def follow_probabilities(
     loaded: Loaded, pairs: Iterable[tuple[str, str]], *, device: torch.device, budget_tokens: int
 ) -> Iterator[float]:
-    """For each pair the probability that the second text follows the first, in order, in constant memory.
+    """Yield for each pair the probability that the second text follows the first, in order, in constant memory.
 
     ConfigError for a model without the head, InputError for an empty text, LengthError for a pair too long.
     """

@@ -15,9 +15,9 @@ from firth.tasks.rows import Example, Outputs, Row, split_rows
 
 
 def import_onnxruntime() -> Any:
-    """The package ``onnxruntime``, told to send nothing about its use.
+    """Import ``onnxruntime`` with its telemetry disabled.
 
-    From version 1.31 on its import alone connects to its makers and writes into the user's cache folder.
+    From version 1.31 on, merely importing it contacts its vendor and writes to the user's cache folder.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
@@ -53,7 +53,7 @@ def padded_pairs(rows: Sequence[Row], pad_id: int) -> dict[str, np.ndarray]:
 def session_outputs(
     session: Any, config: Any, examples: Sequence[Example], pad_id: int, *, budget_tokens: int = 4096
 ) -> list[Outputs]:
-    """The outputs of each example's sequences, as from ``firth.inference.outputs.row_outputs``.
+    """Compute the outputs of each example's sequences, as ``firth.inference.outputs.row_outputs`` does.
 
     ``config``: the options of the task. Sequences of similar length share a batch.
     """
@@ -72,7 +72,7 @@ def session_outputs(
 def _pair_outputs(
     session: Any, names: Sequence[str], examples: Sequence[Example], pad_id: int, budget_tokens: int
 ) -> list[Outputs]:
-    """The outputs of pairs that are read apart: those of a pair are its first sequence's, the second's are 0."""
+    """Outputs of pairs whose texts are encoded separately: the first sequence has the pair's, the second zeros."""
     found: list[Outputs] = [[]] * len(examples)
     for numbers in in_batches([sum(len(row.ids) for row in example.rows) for example in examples], budget_tokens):
         rows = [row for i in numbers for row in examples[i].rows]

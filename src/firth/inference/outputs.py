@@ -28,13 +28,13 @@ def row_outputs(
 ) -> list[Outputs]:
     """Compute the outputs of each example's sequences.
 
-    ``dtype``: of matrix products. The model keeps its mode (training or evaluation).
+    ``dtype``: of the matrix products. The model keeps its mode (training or evaluation).
     CheckpointError if outputs are not finite.
     """
     parts = parts_of(model, examples)
     found: list[Outputs] = [[]] * len(parts)
     was_training = model.training
-    if was_training:  # walking all modules takes a good part of the time of one short text
+    if was_training:  # visiting all modules takes much of the time of a single short text
         model.eval()
     for numbers in in_batches([n_tokens(part) for part in parts], budget_tokens):
         for i, rows in zip(numbers, part_outputs(model, [parts[i] for i in numbers], dtype), strict=True):
@@ -75,7 +75,7 @@ def part_outputs(
 
 
 def join_parts(examples: Sequence[Example], found: Sequence[Outputs]) -> list[Outputs]:
-    """Join the outputs of ``parts_of(model, examples)`` to those of each example."""
+    """Regroup the outputs of ``parts_of(model, examples)`` by example."""
     by_row = [row for rows in found for row in rows]
     return [by_row[part] for part in split_rows([len(example.rows) for example in examples])]
 

@@ -10,6 +10,6 @@ ON_CPU = ("float16", "int8")
 
 
 def check_precision(precision: str) -> None:
-    """ConfigError for a name that is no precision."""
+    """Raise ConfigError for an unknown precision."""
     if precision not in (known := get_args(Precision)):
         raise ConfigError(f"precision={precision!r}: expected {', '.join(map(repr, known))}")

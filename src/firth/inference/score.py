@@ -19,7 +19,7 @@ from firth.tasks.rows import Example, Outputs, RowMaker
 from firth.tasks.scoring import Scores, score_from
 from firth.tasks.table import TASKS
 
-# The predictions for some records, and counts of texts too long, by what was done with them.
+# Returns the predictions for some records, and counts of texts too long, by how they were handled.
 Answer = Callable[[Sequence[Any]], tuple[list[Any], Mapping[str, int]]]
 
 
@@ -46,7 +46,7 @@ class Scored:
 
 
 def read_split(kind: str, records: Sequence[Any], maker: RowMaker, options: Any) -> EncodedSplit:
-    """First step: build the sequences and targets of records. ``options``: of the head."""
+    """First step: build the sequences and targets of records. ``options``: the head's."""
     examples = TASKS[kind].examples(records, maker, options)
     return EncodedSplit(records, examples, dict(maker.noted))
 

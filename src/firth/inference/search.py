@@ -45,7 +45,7 @@ def build_index(
 ) -> int:
     """Embed texts, one per line, into the new folder ``out`` in constant memory; returns their number.
 
-    ``name``: of the model, to load it again. ``layer``, ``pool``: as for ``Model.embed``. InputError if there
+    ``name``: the model's, to load it again. ``layer``, ``pool``: as for ``Model.embed``. InputError if there
     are no texts.
     """
     out = Path(out)
@@ -158,10 +158,10 @@ class Index:
 
 
 def _no_index(path: Path) -> str:
-    """What to type where a path is no index: a command whose index is a new folder."""
+    """Message for a path that is not an index: a command that builds one in a new folder."""
     new = path
     if path.exists():
-        # The name of "." is that of the folder; "/" has none.
+        # "." is named after its folder; "/" has no name.
         stem, parent = (path.stem, path.parent) if path.name else (path.resolve().stem or "texts", Path())
         names = (f"{stem}-index{number}" for number in ("", *range(2, 100)))
         new = next(place for name in names if not (place := parent / name).exists())

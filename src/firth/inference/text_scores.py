@@ -1,7 +1,7 @@
 """Score texts with a language model: log-probabilities of tokens, and preferences between two sentences.
 
-A masked model predicts each token with that token masked (pseudo-log-likelihood: Salazar et al. 2020); a
-left-to-right model for each token after those before it, a backward one before those after it, ELMo in both directions.
+A masked model predicts each token with that token masked (pseudo-log-likelihood: Salazar et al. 2020), a
+left-to-right model from the tokens before it, a backward one from those after it, ELMo in both directions.
 """
 
 import math
@@ -43,9 +43,9 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
-    """A text's scored tokens. A left-to-right model without a start token gives none for the first.
+    """A text's scored tokens. A left-to-right model without a start token does not score the first.
 
-    ``kind``: how ``tokens`` were asked for. ``backward``: of ELMo the same tokens given those after them, else none.
+    ``kind``: how ``tokens`` were predicted. ``backward``: for ELMo, the same tokens given those after them; else empty.
     """
 
     text: str
@@ -55,13 +55,13 @@ class TextScore:
 
     @property
     def log_probability(self) -> float:
-        """The sum over tokens; of a masked model the pseudo-log-likelihood; of ELMo the mean of both directions."""
+        """The sum over tokens; for a masked model the pseudo-log-likelihood, for ELMo the mean of both directions."""
         forward = sum((token.log_probability for token in self.tokens), 0.0)
         return (forward + sum(token.log_probability for token in self.backward)) / 2 if self.backward else forward
 
     @property
     def perplexity(self) -> float:
-        """e to the mean negative log-probability of a token (of a masked model the pseudo-perplexity); NaN of none."""
+        """e to the mean negative log-probability of a token (masked model: pseudo-perplexity); NaN without tokens."""
         return perplexity_of(self.tokens)
 
     @property
@@ -76,7 +76,7 @@ def perplexity_of(tokens: Sequence[TokenScore]) -> float:
 
 
 def perplexity_from(log_probability: float, n_tokens: int) -> float:
-    """e to the mean negative log-probability; infinity where that is too large a number, NaN of no token."""
+    """e to the mean negative log-probability; infinity if that overflows, NaN without tokens."""
     if not n_tokens:
         return math.nan
     mean = -log_probability / n_tokens
@@ -85,7 +85,7 @@ def perplexity_from(log_probability: float, n_tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MinimalPair:
-    """Two sentences that differ in one point; ``good`` is the one that a speaker accepts."""
+    """Two sentences that differ in one point; ``good`` is the acceptable one."""
 
     good: str
     bad: str
@@ -98,8 +98,8 @@ def score_texts(
 ) -> Iterator[TextScore]:
     """Yield the score of each text, in order; holds ``at_once`` texts in memory.
 
-    A text longer than the model is read in windows that overlap by half, and each token is scored where it has the
-    most context. ConfigError for a model that is no language model, InputError for an empty text.
+    A text longer than the model's maximum is read in windows that overlap by half, and each token is scored where it
+    has the most context. ConfigError for a model that is not a language model, InputError for an empty text.
     """
     masked = _masked_lm(loaded)
     model = None if masked is not None else language_model(loaded)
@@ -132,7 +132,7 @@ def score_texts(
 
 
 def check_tokens(loaded: Loaded, text: str) -> None:
-    """InputError for a text that has no token."""
+    """Raise InputError for a text without tokens."""
     if not loaded.tokenizer.encode(text).ids:
         raise _no_tokens(text)
 
@@ -142,7 +142,7 @@ def _no_tokens(text: str) -> InputError:
 
 
 def _masked_lm(loaded: Loaded) -> MaskedLM | None:
-    """The objective of a masked model; ConfigError for one without its head."""
+    """Return the objective of a masked model, None for other models; ConfigError for one without its head."""
     if loaded.system.predict == "masked" and loaded.task != PRETRAINING:
         raise ConfigError(
             f"a model of system {loaded.system_name} for {loaded.task} scores no texts: its pre-trained base does, "
@@ -162,7 +162,7 @@ def _masked_lm(loaded: Loaded) -> MaskedLM | None:
 class _Row:
     """A window of text ``number`` as the model reads it: ``ids``, special tokens included.
 
-    The text's token i is ``ids[i + shift]``; scored are those from ``first`` to ``last``.
+    The text's token i is ``ids[i + shift]``; tokens ``[first:last]`` are scored.
     """
 
     number: int
@@ -188,7 +188,7 @@ Places = list[tuple[int, float]]
 def _masked(
     loaded: Loaded, objective: MaskedLM, rows: list[_Row], device: torch.device, budget_tokens: int
 ) -> list[Places]:
-    """Yield one copy of a sequence per token, with that token masked."""
+    """Score each token of each sequence in a copy of the sequence with that token masked."""
     copies = [(number, place) for number, row in enumerate(rows) for place in range(row.first, row.last)]
     values: list[dict[int, float]] = [{} for _ in rows]
     for chosen in in_batches([len(rows[number].ids) for number, _ in copies], budget_tokens):
@@ -210,7 +210,7 @@ def _masked(
 def _directed(
     loaded: Loaded, model: LanguageModel, rows: list[_Row], device: torch.device, budget_tokens: int
 ) -> dict[str, list[Places]]:
-    """Of each direction the value of each token that has a state before it (backward: after it) in its row."""
+    """Score each token in each direction, if its sequence has a state before it (backward: after it)."""
     values: dict[str, list[Places]] = {direction: [[] for _ in rows] for direction in model.directions}
     for chosen in in_batches([len(row.ids) for row in rows], budget_tokens):
         tokens = pack_words([rows[i].ids for i in chosen], loaded.tokenizer).to(device)
@@ -222,9 +222,9 @@ def _directed(
                 row = rows[number]
                 for place in range(row.first, row.last):
                     at = place + row.shift
-                    if 0 <= at + step < len(row.ids):  # a row's first token has nothing before it
+                    if 0 <= at + step < len(row.ids):  # a sequence's first token has nothing before it
                         index.append(start + at + step)
-                        # Of an open vocabulary, words outside of it are the unknown one to the softmax.
+                        # With an open vocabulary, the softmax treats words outside it as the unknown token.
                         known = row.ids[at] < loaded.tokenizer.size
                         labels.append(row.ids[at] if known else loaded.tokenizer.unk_id)
                         owners.append((number, place))
@@ -249,7 +249,7 @@ def _log_probabilities(objective: MaskedLM | NextToken, states: Float[Tensor, "M
 def prefers_good(
     loaded: Loaded, pairs: Iterable[MinimalPair], *, device: torch.device, budget_tokens: int
 ) -> Iterator[tuple[MinimalPair, bool]]:
-    """Yield each pair, and whether ``good`` has the higher summed log-probability (a tie is wrong)."""
+    """Yield each pair, and whether ``good`` has the higher summed log-probability (a tie counts as wrong)."""
     source = iter(pairs)
     while some := list(islice(source, AT_ONCE // 2)):
         texts = [text for pair in some for text in (pair.good, pair.bad)]
@@ -261,7 +261,7 @@ def prefers_good(
 def pair_accuracies(answers: Iterable[tuple[MinimalPair, bool]]) -> dict[str, dict[str, float]]:
     """Accuracy by ``paradigm`` and by ``field``, and ``all``: the mean over paradigms, as BLiMP and Zorro report it.
 
-    A paradigm's name is with its field where other fields have one of that name, or where it has none.
+    A paradigm's name is prefixed by its field if another field has one of the same name, or if it has no name.
     """
     right: dict[tuple[str, str], list[bool]] = {}
     for pair, good in answers:

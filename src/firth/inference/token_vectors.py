@@ -20,7 +20,7 @@ from firth.packed import Hidden, Tokens
 from firth.text.words import folded_word
 
 MixName = Literal["sum", "mean", "concat", "scalar"]
-# Characters, and texts, whose vectors are in memory at a time.
+# Limits on the characters and texts whose vectors are in memory at a time.
 MOST_CHARACTERS = 1 << 15
 MOST_TEXTS = 1024
 
@@ -41,7 +41,7 @@ class Mix:
     """How to combine layers: sum, mean, concatenation, or a scalar mix γ Σ s_l h_l (Peters et al. 2018).
 
     ``last``: the top k layers; 0: all, the embedding output included. ``weights``: s_l of a scalar mix, from
-    the lowest layer up; empty: those that the model learned for its task. ``gamma``: γ for given weights.
+    the lowest layer up; empty: those that the model learned for its task. ``gamma``: γ for the given weights.
     """
 
     kind: MixName
@@ -176,7 +176,7 @@ class TextVectors:
     def word_at(self, word: str) -> int:
         """The index of the first word with this spelling, or else ignoring case; InputError if there is none.
 
-        Letters composed of several characters are equal to those of one.
+        Decomposed and composed letters are equal.
         """
         texts, word = [normalize("NFC", unit.text) for unit in self.words], normalize("NFC", word)
         if word in texts:
@@ -238,10 +238,10 @@ def _some(
 
 
 def windows(n: int, room: int, *, causal: bool = False) -> list[tuple[int, int, int]]:
-    """Windows of ``room`` tokens over n: the start of each, and the tokens [first, last) to take from it.
+    """Split n tokens into windows of ``room``: the start of each, and the tokens [first, last) to take from it.
 
     Every token is taken once, from the window in which it is farthest from the nearer edge; for a causal
-    model, from the one with most tokens before it.
+    model, from the one with the most tokens before it.
     """
     if n <= room:
         return [(0, 0, n)] if n else []

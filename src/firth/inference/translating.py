@@ -20,9 +20,9 @@ from firth.inference.defaults import BEAM, EXTRA, LENGTH_PENALTY
 from firth.packed import Tokens
 
 AT_ONCE = 2048
-# Limit on a batch's next-token log-probabilities: with many short lines they would dominate memory.
+# Limit on a batch's next-token log-probabilities, which would dominate memory with many short lines.
 MOST_SCORES = 2**23
-# Limit on a batch's output tokens, per token of the budget; lines of usual length stay below it.
+# Limit on a batch's output tokens, per token of the budget; lines of typical length stay below it.
 MOST_WRITTEN = 4
 
 
@@ -44,10 +44,10 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A translation. ``log_prob`` over all its ``tokens``, ``score`` the search's ranking score.
+    """A translation; empty for a line without text.
 
-    ``ended``: False if it reached the maximum length before an end token. Empty for a line without text. ``read``: the
-    number of source tokens, the end token included.
+    ``log_prob``: over all its ``tokens``. ``score``: the search's ranking score. ``ended``: False if it reached the
+    maximum length before an end token. ``read``: the number of source tokens, the end token included.
     """
 
     text: str
@@ -87,7 +87,7 @@ def translation_model(loaded: Loaded) -> Translator:
 
 
 def trained_length(loaded: Loaded) -> int | None:
-    """The maximum source length in training, in tokens, if the model records it; later positions are untrained."""
+    """The maximum source length in training, in tokens, if the model records it; positions beyond it are untrained."""
     recipe = loaded.provenance.get("recipe")
     said = [recipe.get(f"data.{name}") for name in ("length", "long_length")] if isinstance(recipe, dict) else []
     return max((n for n in said if isinstance(n, int) and n > 0), default=None)
@@ -109,7 +109,7 @@ def translate_stream(
     ``budget_tokens``: source tokens of a batch over all beams; outputs and next-token scores have their own limits
     (``MOST_WRITTEN``, ``MOST_SCORES``). A line of n tokens has a translation of at most n + ``search.extra`` tokens, or
     one more without an end token. ``on_progress`` receives the number of lines done since its last call. ``through``
-    runs each step of the model. CheckpointError for a model whose probabilities are not numbers.
+    runs each step of the model. CheckpointError for a model whose probabilities are NaN.
     """
     translation_model(loaded)
     source = iter(texts)
@@ -131,7 +131,7 @@ def _translate_some(
     layout = loaded.layout
     ids = tokenizer.ids_many(texts)
     found = [Translated("", 0.0, 0.0, 0, ended=True)] * len(texts)
-    # A line without tokens has nothing to translate. Longest first, as in batches; many lines may cost the same.
+    # A line without tokens has nothing to translate. Longest first, as in batches, where many lines may cost the same.
     asked = sorted((number for number, pieces in enumerate(ids) if pieces), key=lambda number: -len(ids[number]))
     rows = [layout.single(ids[number]) for number in asked]
     if on_progress is not None:

@@ -1,6 +1,6 @@
 """Write contextual vectors: NumPy's .npz, AllenNLP's .hdf5 for ELMo, and JSON lines.
 
-In constant memory, but for the index of an .hdf5, which has all texts.
+Memory is constant, except for the index of an .hdf5, which holds all texts.
 """
 
 import json
@@ -32,7 +32,7 @@ def units_of(found: TextVectors, unit: UnitName) -> tuple[Unit, ...]:
 
 
 def vectors_of_units(found: TextVectors, unit: UnitName, mix: ResolvedMix | None) -> Float[np.ndarray, "*_ n H"]:
-    """Their vectors: of the mix or the only stored layer (n, H), or of all stored layers (L + 1, n, H)."""
+    """The vectors of these units: of the mix or the only stored layer (n, H), or of all stored layers (L + 1, n, H)."""
     if mix is not None:
         x = found.mixed(mix)
         return x if unit == "token" else found.of_words(x)
@@ -62,12 +62,12 @@ def _numbers(x: np.ndarray) -> str:
 
 
 def write_units(found: Iterable[TextVectors], out: Path, unit: UnitName, mix: ResolvedMix | None) -> tuple[int, int]:
-    """Write the vectors of texts to a new file by its suffix (``SUFFIXES``); returns the numbers of texts and units.
+    """Write texts' vectors to a new file, formatted by its suffix (``SUFFIXES``); returns counts of texts and units.
 
     ``.npz``: ``vectors`` (N, H), or (N, L + 1, H) for several layers; ``offsets``: text i has ``[offsets[i]:offsets[i +
     1]]`` of them; ``spans`` (N, 2): their characters in the text. ``.hdf5``: a data set ``"0"``, ``"1"``, … for each
-    text, (L + 1, n, H) or (n, H), and ``sentence_to_index``, as AllenNLP's command for ELMo. ConfigError for another
-    suffix, and without h5py.
+    text, (L + 1, n, H) or (n, H), and ``sentence_to_index``, like AllenNLP's command for ELMo. ConfigError for another
+    suffix, or if h5py is missing.
     """
     write = {".npz": _write_npz, ".jsonl": _write_json_lines}.get(out.suffix.lower(), _write_hdf5)
     if out.suffix.lower() not in SUFFIXES:
@@ -95,7 +95,7 @@ def _write_json_lines(
 def _write_npz(
     file: IO[bytes], found: Iterable[TextVectors], unit: UnitName, mix: ResolvedMix | None, progress: Progress
 ) -> tuple[int, int]:
-    # The header holds the count, which is known only at the end: the numbers wait in unnamed files.
+    # The header holds the count, which is known only at the end; until then the numbers are in unnamed files.
     folder = Path(file.name).parent
     shape: tuple[int, ...] = (0,)
     n_texts = n_units = 0
@@ -140,7 +140,7 @@ def _write_hdf5(
     with h5py.File(file.name, "w", locking=False) as archive:
         for one in found:
             archive.create_dataset(str(n_texts), data=vectors_of_units(one, unit, mix), dtype="float32")
-            # For a repeated text AllenNLP records the last occurrence.
+            # For a repeated text, AllenNLP records the last occurrence.
             numbers[one.text] = str(n_texts)
             n_texts, n_units = n_texts + 1, n_units + len(units_of(one, unit))
             progress.advance(1)

@@ -38,7 +38,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Ngrams:
-    """Vectors of n-grams of ``shortest`` to ``longest`` characters, from which vectors of new words are computed."""
+    """Vectors of n-grams of ``shortest`` to ``longest`` characters, used to compute vectors of new words."""
 
     rows: Float[Tensor, "G H"]
     shortest: int
@@ -84,11 +84,11 @@ class WordTable:
         return self.numbers.get(self._read(word)) if number is None else number
 
     def _read(self, word: str) -> str:
-        """Compose a word (NFC), as most models read it; macOS decomposes Korean and accents."""
+        """Compose a word (NFC), as most models read it; macOS decomposes Korean syllables and accented letters."""
         return normalize("NFC", word.lower() if self.lowercase else word)
 
     def unit(self, word: str) -> Float[Tensor, " H"] | None:
-        """The vector of a word, normalised to length 1 (or 0); None if it has none."""
+        """The vector of a word, normalised to length 1 (a zero vector stays 0); None if it has none."""
         number = self.number(word)
         if number is not None:
             return self.rows[number].float() * self.scales[number]
@@ -98,7 +98,7 @@ class WordTable:
         return made / made.norm().clamp(min=1e-30)
 
     def nearest(self, word: str, top_k: int = 10) -> list[Neighbour]:
-        """The nearest words to a word by cosine similarity, without itself.
+        """The words nearest to a word by cosine similarity, without the word itself.
 
         InputError for a word without a vector, or with a zero vector.
         """
@@ -114,10 +114,10 @@ class WordTable:
         return [Neighbour(self.words[i], value) for i, value in found if value > -torch.inf]
 
     def analogy(self, a: str, b: str, c: str, top_k: int = 5) -> list[Neighbour]:
-        """The words d for which a is to b as c is to d: nearest to b - a + c, each of length 1, none of the three.
+        """The words d for which a is to b as c is to d: those nearest to b - a + c, excluding a, b and c.
 
-        The cosine is with that sum. Source: Mikolov et al. 2013 (3CosAdd). InputError for a word without a vector, or
-        three whose sum is nothing.
+        The vectors are normalised to length 1; the cosine is with the sum. Source: Mikolov et al. 2013 (3CosAdd).
+        InputError for a word without a vector, or if the sum is zero.
         """
         if top_k < 1:
             raise ConfigError(f"top_k={top_k}: expected at least 1")
@@ -140,8 +140,8 @@ class WordTable:
     ) -> tuple[Float[Tensor, "Q k"], Tensor]:
         """Cosines (times the queries' lengths) and indices of the ``top_k`` nearest words of each query.
 
-        ``without``: words to exclude, for each query. ``first``: search only the first words; 0:
-        all. No more columns than there are words; if fewer than ``top_k`` are left of them, the value is -∞.
+        ``without``: words to exclude, for each query. ``first``: search only this many words; 0: all. There are at
+        most as many columns as words; where fewer than ``top_k`` words remain, the value is -∞.
         """
         last = min(self.n_special + first, len(self.words)) if first else len(self.words)
         row = np.repeat(np.arange(len(without)), [len(some) for some in without])
@@ -152,7 +152,7 @@ class WordTable:
         for start in range(self.n_special, last, _AT_ONCE):
             end = min(start + _AT_ONCE, last)
             scores = queries @ self.rows[start:end].float().T * self.scales[start:end]
-            scores[:, self.scales[start:end] == 0] = -torch.inf  # a vector of zeros is near nothing
+            scores[:, self.scales[start:end] == 0] = -torch.inf  # a zero vector is near nothing
             here = (column >= start) & (column < end)
             scores[torch.from_numpy(row[here]), torch.from_numpy(column[here] - start)] = -torch.inf
             joined = torch.cat([values, scores], 1)
@@ -183,7 +183,7 @@ def open_table(path: str | Path) -> WordTable:
 
 
 def table_of(loaded: Loaded) -> WordTable:
-    """The words of a loaded model, and the vectors of its input embedding."""
+    """Return the words of a loaded model with the vectors of its input embedding."""
     encoder, tokenizer = loaded.objective.encoder, loaded.tokenizer
     try:
         rows = encoder.piece_embedding.detach()

@@ -1,7 +1,7 @@
 """Dot-product attention of all Transformers here, over packed sequences.
 
 ``attend`` computes softmax(q kᵀ / √D) v within each sequence. On a GPU it is PyTorch's variable-length flash attention.
-On a CPU sequences of near-equal length form rectangles by the plan in their ``Rows``, and each
+On a CPU sequences of near-equal length form rectangles, planned in their ``Rows``, and each
 rectangle uses whichever is faster for its length: the fused kernel, or two batched products around an explicit
 softmax. That is a custom operator with its own backward, so that a compiler sees one node, and its dropout is a
 function of the given seed.
@@ -31,9 +31,9 @@ _FUSED_FROM = {
 }
 _NEVER = 2**31
 # Kernels for rectangles on a GPU. cuDNN's, which PyTorch prefers on recent ones, is built for each new shape, and
-# rectangles come in ever new shapes: fine-tuning on sentences took 0.2 s a step with it.
+# rectangles keep changing shape: fine-tuning on sentences took 0.2 s per step with it.
 _OF_ANY_SHAPE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-# The length from which rectangles are multiplied in bfloat16. Below, training on sentences takes 2.7 times as many
+# The length from which rectangles are multiplied in bfloat16. Below it, training on sentences makes 2.7 times as many
 # steps per second in float32.
 _BFLOAT16_FROM = 64
 
@@ -114,7 +114,7 @@ class SelfAttention(nn.Module):
 class Joined:
     """Sequences continued by ``new`` tokens; ``every``: old and new together.
 
-    ``order`` (of every token): its index in the old tokens followed by the new ones.
+    ``order``: for every token, its index in the old tokens followed by the new ones.
     """
 
     new: Rows
@@ -123,7 +123,7 @@ class Joined:
 
     @classmethod
     def of(cls, old: Rows | None, new: Rows) -> "Joined":
-        """Join the same number of sequences; None: there are no old tokens yet."""
+        """Join the old and new tokens of the same sequences; ``old``: None if there are none yet."""
         if old is None:
             return cls(new, new, torch.arange(new.n_tokens, device=new.offsets.device))
         every = Rows.from_lengths((old.lengths + new.lengths).cpu().numpy()).to(new.offsets.device)
@@ -157,7 +157,7 @@ def _one_group(rows: Rows) -> Plan:
 
 
 class _Layout:
-    """A plan with its numbers read once per call: for a short text reading them takes as long as a product."""
+    """A plan with its numbers read once per call: for a short text, reading them takes as long as a matrix product."""
 
     def __init__(self, plan: Plan):
         self._plan, self._in_order, self.groups = plan, plan.in_order, plan.groups.tolist()
@@ -188,7 +188,7 @@ def _rectangles(x: Tensor, groups: list[list[int]]) -> Iterator[Tensor]:
 
 
 def _hidden_scores(q: _Layout, k: _Layout, causal: bool) -> Iterator[Tensor | None]:
-    """Yield for each group a mask, True where a query must not see a key ``(rows, 1, q length, k length)``, or None."""
+    """Yield for each group a mask ``(rows, 1, q length, k length)``, True where a query must not see a key, or None."""
     if not causal and not any(ragged for _, _, ragged in k.groups):
         yield from [None] * len(k.groups)
         return
@@ -214,7 +214,7 @@ def _contiguous(*rectangles: Tensor, dtype: torch.dtype) -> list[Tensor]:
 def _rectangle_dtype(dtype: torch.dtype, length: int) -> torch.dtype:
     """The dtype of a rectangle's products: float32 for short ones in bfloat16.
 
-    Short rectangles come in ever new shapes. A product in bfloat16 is compiled for its shape, which takes a hundred
+    Short rectangles keep changing shape. A product in bfloat16 is compiled for its shape, which takes a hundred
     times as long as the product; in float32 nothing is compiled.
     """
     return torch.float32 if dtype == torch.bfloat16 and length < _BFLOAT16_FROM else dtype
@@ -291,10 +291,10 @@ def _attend(
 
 
 def _attend_rectangle(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor | None:
-    """``_attend`` without gradients on sequences of one length, such as a text alone, by the fused kernel.
+    """``_attend`` without gradients on sequences of one length, such as a single text, by the fused kernel.
 
-    The same numbers in half the time, as for one sentence the operator takes longer than the kernel. None for other
-    sequences.
+    Returns the same numbers in half the time, as for one sentence the operator takes longer than the kernel; None for
+    other sequences.
     """
     (_, _, in_order), *groups = plan.sizes.tolist()
     n, length, ragged = groups[0]
@@ -307,7 +307,7 @@ def _attend_rectangle(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor | N
 
 
 def _written_out(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, dropout: float, seed: Tensor) -> Tensor:
-    with torch.autocast(q.device.type, enabled=False):  # the dtype is chosen
+    with torch.autocast(q.device.type, enabled=False):  # the dtype is already chosen
         weights = _weights(q, k, hidden)
         if dropout:
             weights.mul_(_kept(weights, dropout, seed))
@@ -391,7 +391,7 @@ def _backward_written_out(
         dropped = weights * kept
         grad_weights.mul_(kept)
     grad_v = dropped.transpose(-1, -2) @ grad
-    # Of softmax: dS = P ∘ (dP - Σ dP ∘ P), the scale of the scores included.
+    # Backward of the softmax: dS = P ∘ (dP - Σ dP ∘ P), then the scale of the scores.
     grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
     grad_scores.mul_(1 / math.sqrt(q.shape[-1]))
     return grad_scores @ k, grad_scores.transpose(-1, -2) @ q, grad_v

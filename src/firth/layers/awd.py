@@ -54,7 +54,7 @@ class WeightDropLSTM(nn.LSTM):
     ) -> tuple[Float[Tensor, "T width"], State | None]:
         """``start``, and the state after each last token: (B, width) each; None unless all sequences have one length.
 
-        Those of a stream do; the state of others is not carried on.
+        Those of a stream do; for others no state is carried.
         """
         weight_in, weight_hidden, bias_in, bias_hidden = self._flat_weights
         weights = [weight_in, self.weight_dropout(weight_hidden), bias_in, bias_hidden]

@@ -13,11 +13,11 @@ class BatchNorm(nn.Module):
     """Normalises each feature to mean 0 and variance 1 over N vectors, then applies a learned gain and shift.
 
     Source: Ioffe & Szegedy 2015; outputs and gradients are those of PyTorch's BatchNorm1d. In training the statistics
-    are those of one call, so of a micro-batch, and update the running ones; otherwise the running ones are used. A
+    are those of one call, i.e. of a micro-batch, and update the running ones; otherwise the running ones are used. A
     single vector has no variance: it uses the running statistics in training too, and does not update them (PyTorch
     refuses it). Differs: over the first ten batches the running statistics are a plain mean, where PyTorch's still
-    contain the initial mean 0 and variance 1. States of an LSTM vary far less than that, and it takes a hundred steps
-    to forget it: more than fine-tuning on few labels has.
+    contain the initial mean 0 and variance 1. LSTM states vary far less than that, and forgetting it takes a hundred
+    steps: more than fine-tuning on few labels has.
     """
 
     running_mean: Tensor

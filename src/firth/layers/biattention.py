@@ -58,8 +58,8 @@ class BiattentiveNetwork(nn.Module):
         self.output = nn.Sequential(maxout(both, middle), maxout(middle, narrow), maxout(narrow, n_outputs))
 
     def forward(self, x: Float[Tensor, "T width_in"], rows: Rows, second: Bool[Tensor, " B"]) -> Float[Tensor, "B K"]:
-        """``second``: sequences that hold the second text of the previous one. Their outputs are 0; the example's
-        are at its first sequence."""
+        """``second``: True where a sequence is the second text of the previous sequence's example. The outputs there
+        are 0; the example's are at its first sequence."""
         partner, first = partners(second)
         x = self.read(self.project(self.dropout(x)).relu(), rows)
         other = attended(x, rows, partner)
@@ -73,7 +73,7 @@ class BiattentiveNetwork(nn.Module):
 
 
 def partners(second: Bool[Tensor, " B"]) -> tuple[Int[Tensor, " B"], Int[Tensor, " E"]]:
-    """For each sequence the index of its example's other one (its own if single); and the first sequences."""
+    """For each sequence the index of its example's other one (its own if single); and those of first sequences."""
     if bool(second[0]) or bool((second[1:] & second[:-1]).any()):
         raise ValueError("found a second text without its first: an example's sequences must be in one batch")
     number = torch.arange(len(second), device=second.device)

@@ -107,6 +107,6 @@ def without_idle_filling(characters: Int[Tensor, "W C"], widest: int) -> Int[Ten
 def each_once(
     read: Callable[[Int[Tensor, "U C"]], Float[Tensor, "U width"]], characters: Int[Tensor, "W C"]
 ) -> Float[Tensor, "W width"]:
-    """Apply ``read`` to words, to each distinct one once."""
+    """Apply ``read`` to words, once for each distinct word."""
     different, number = characters.unique(dim=0, return_inverse=True)
     return read(different).index_select(0, number)

@@ -26,7 +26,7 @@ FORBIDDEN = -1e30
 class Crf(nn.Module):
     """Transition, start and end scores, initialised to 0, and the constraints on them.
 
-    ``allowed[i, j]``: tag j may follow tag i; ``starts``, ``ends``: tags that may start, end a sequence. They
+    ``allowed[i, j]``: tag j may follow tag i; ``starts``, ``ends``: tags that may start or end a sequence. They
     follow from the labels and are not part of the saved weights; they must allow some tags for every
     sequence length. All sums are in float32, under autocast too (in float64 for float64 scores).
     """

@@ -35,7 +35,7 @@ class Dropout(nn.Module):
 
 
 def draw_seed(p: float) -> Tensor:
-    """A seed for ``keep_mask`` from torch's generator (which the trainer sets for each micro-batch)."""
+    """Sample a seed for ``keep_mask`` from torch's generator (which the trainer seeds for each micro-batch)."""
     return torch.randint(2**62, (1,)) if p else torch.zeros(1, dtype=torch.int64)
 
 

@@ -6,7 +6,7 @@ from firth.packed import JOINT_PROJECTIONS
 
 
 def normal_(module: nn.Module, std: float) -> None:
-    """GPT's: matrices and embeddings from N(0, std²), biases 0, norms 1 and 0.
+    """GPT's initialisation: matrices and embeddings from N(0, std²), biases 0, norms 1 and 0.
 
     Source: openai/finetune-transformer-lm train.py, model and conv1d (the paper's §4.1 says the same).
     """
@@ -17,7 +17,7 @@ def normal_(module: nn.Module, std: float) -> None:
 
 
 def truncated_normal_(module: nn.Module, std: float) -> None:
-    """BERT's: matrices and embeddings from N(0, std²) truncated to ±2 std, biases 0, norms 1 and 0.
+    """BERT's initialisation: matrices and embeddings from N(0, std²) truncated to ±2 std, biases 0, norms 1 and 0.
 
     Source: google-research/bert modeling.py, create_initializer. The resulting standard deviation is about 0.88 std.
     """
@@ -31,7 +31,7 @@ def truncated_normal_(module: nn.Module, std: float) -> None:
 
 
 def _plain(module: nn.Module) -> None:
-    """Biases 0, norms 1 and 0."""
+    """Set biases to 0, norms to 1 and 0."""
     for part in module.modules():
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
@@ -41,13 +41,13 @@ def _plain(module: nn.Module) -> None:
 
 
 def uniform_(module: nn.Module, bound: float) -> None:
-    """OpenNMT's: every parameter uniform in ± ``bound``, biases too."""
+    """OpenNMT's initialisation: every parameter uniform in ± ``bound``, biases too."""
     for parameter in module.parameters():
         nn.init.uniform_(parameter, -bound, bound)
 
 
 def xavier_(module: nn.Module) -> None:
-    """The Transformer's: matrices Xavier-uniform, biases 0, norms 1 and 0.
+    """The Transformer's initialisation: matrices Xavier-uniform, biases 0, norms 1 and 0.
 
     Each projection of a joint layer is initialised separately.
 

@@ -55,7 +55,7 @@ class LayerConcat(nn.Module):
 
 
 class WeightedSum(nn.Module):
-    """ELMo's scalar mix γ Σ s_j h_j with s = softmax(scalars), all learned; initially the mean of the layers.
+    """ELMo's scalar mix γ Σ s_j h_j with s = softmax(scalars), γ and scalars learned; initially the layers' mean.
 
     Source: Peters et al. 2018, eq. 1. ``layer_norm`` first normalises each layer to mean 0 and variance 1
     over all tokens and features of the batch, without gain (allenai/bilm-tf, elmo.py): a
@@ -80,7 +80,7 @@ class WeightedSum(nn.Module):
         return self.gamma * sum(rest, first)
 
 
-# The result of ``make_mix``; ``width`` of its output, and ``layers``, the indices of those it reads.
+# The result of ``make_mix``. ``width``: of its output; ``layers``: indices of the layers that it reads.
 LayerMix = OneLayer | LayerSum | WeightedSum | LayerConcat
 
 

@@ -17,8 +17,8 @@ _TAGS = (torch.Tag.pt2_compliant_tag,)
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
     """Register a function that mutates no argument as operator ``namespace::name``, on every device.
 
-    The annotations define its schema, ``shapes_of`` its shapes, and its gradient
-    ``torch.library.register_autograd``.
+    The annotations define its schema, ``shapes_of`` its shapes, and ``torch.library.register_autograd``
+    its gradient.
     """
 
     def define(function: Callable[..., Any]) -> Any:

@@ -18,12 +18,12 @@ State = tuple[Float[Tensor, "B P"], Float[Tensor, "B C"]]
 class ProjectedLSTM(nn.Module):
     """One layer in one direction, over tokens in the order of ``layers.recurrent.by_time``.
 
-    ``c = clip(σ(f + 1) · c' + σ(i) · tanh(g))``, ``h = clip((σ(o) · tanh(c)) P)``: no peepholes, no bias of the
-    projection; 0 disables a clip. The 1 on the forget gate is added here, not stored, so that published weights
+    ``c = clip(σ(f + 1) · c' + σ(i) · tanh(g))``, ``h = clip((σ(o) · tanh(c)) P)``: no peepholes, no projection
+    bias; 0 disables a clip. The 1 on the forget gate is added here, not stored, so that published weights
     round-trip bit for bit. Gates are in PyTorch's order: i, f, g, o.
 
-    With clipping no fused kernel applies: time is a loop over the unfinished sequences, and the products of all
-    inputs are computed before it. Without it PyTorch's own loop runs, which is no faster on a CPU.
+    With clipping no fused kernel applies: a loop over time runs the unfinished sequences, and the products of all
+    inputs are computed before it. Without clipping PyTorch's own loop runs, which is no faster on a CPU.
     Initialisation: Glorot-uniform (TensorFlow's default), biases 0.
     """
 

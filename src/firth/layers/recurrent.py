@@ -1,4 +1,4 @@
-"""Recurrent layers over packed sequences: similar lengths share a rectangle of PyTorch's kernel."""
+"""Recurrent layers over packed sequences: those of similar length share a rectangle for PyTorch's kernel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ State = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class CarriedState:
-    """The state of recurrent layers after some rows, for generation; each tensor has the rows along ``axis``."""
+    """The state of recurrent layers after some sequences, for generation; ``axis``: their dimension in each tensor."""
 
     carry: Carry
     axis: int
 
     def select(self, chosen: Int[Tensor, " R"]) -> "CarriedState":
-        """Some of the rows, in the order given; a row may be taken several times."""
+        """Select sequences in the given order; one may be taken several times."""
         return CarriedState({name: x.index_select(self.axis, chosen) for name, x in self.carry.items()}, self.axis)
 
 
@@ -67,7 +67,7 @@ def run_over(
     across: Rectangles,
     start: State | None = None,
 ) -> tuple[Float[Tensor, "T width"], State | None]:
-    """Run one layer in one direction by PyTorch's kernel, with its four ``weights``.
+    """Run one layer in one direction with PyTorch's kernel and its four ``weights``.
 
     ``start``, and the state after the last tokens: of an LSTM, (B, width) each. ``start`` may be None, for zeros;
     the final state is None unless all sequences have one length.
@@ -94,8 +94,8 @@ def run_over(
 def by_time(rows: Rows) -> tuple[Int[Tensor, " T"], Int[Tensor, " S"]]:
     """The order in which a recurrence reads tokens, and the number of sequences at each step.
 
-    First the first tokens of all sequences, longest sequence first, then the second tokens, and so on: step t has the
-    first ``sizes[t]`` of them. ``order`` is on the device of ``rows``, ``sizes`` on the host.
+    All first tokens come first, longest sequence first, then the second tokens, and so on: step t has the first
+    ``sizes[t]`` sequences. ``order`` is on the device of ``rows``, ``sizes`` on the host.
     """
     lengths, longest_first = rows.lengths.cpu().long().sort(descending=True, stable=True)
     steps = torch.arange(int(lengths[0]))

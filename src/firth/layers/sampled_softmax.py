@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Samples per round, relative to the words still missing.
+# Samples per round, relative to the size of the sample.
 _DRAWS = 2
 _OUT = -1e9
 
@@ -39,7 +39,7 @@ def sampled_loss(
 
 
 def _scores(products: Tensor, bias: Tensor, words: Tensor, n_draws: int) -> Tensor:
-    """With bias and correction, float32 at least."""
+    """Scores with bias and correction, in at least float32."""
     return products + (bias.index_select(0, words) - expected(words, n_draws, len(bias)).log())
 
 

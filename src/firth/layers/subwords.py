@@ -24,8 +24,8 @@ def ngram_buckets(
 ) -> tuple[Int[Tensor, " M"], Int[Tensor, " T"]]:
     """The buckets of all n-grams of T words, word by word, and their number per word.
 
-    An n-gram is ``shortest`` to ``longest`` characters (not bytes) of ``<word>``; a single ``<`` or ``>`` is none. Its
-    bucket is its 32-bit FNV-1a hash over signed bytes.
+    An n-gram is ``shortest`` to ``longest`` characters (not bytes) of ``<word>``; a single ``<`` or ``>`` is not one.
+    Its bucket is its 32-bit FNV-1a hash over signed bytes.
     Source: facebookresearch/fastText src/dictionary.cc, computeSubwords and hash.
     """
     there = text >= 0

@@ -33,8 +33,8 @@ class TowersNetwork(nn.Module):
         self.output.weight[:, -1], self.output.bias[:] = highest - lowest, lowest
 
     def forward(self, x: Float[Tensor, "B width"], second: Bool[Tensor, " B"]) -> Float[Tensor, "B K"]:
-        """``second``: sequences that hold the second text of the previous one. Their outputs are 0; the example's
-        are at its first sequence."""
+        """``second``: True where a sequence is the second text of the previous sequence's example. The outputs there
+        are 0; the example's are at its first sequence."""
         partner, first = partners(second)
         x = self.dropout(x.float())
         found = self.compared(x.index_select(0, first), x.index_select(0, partner.index_select(0, first)))

@@ -23,7 +23,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float | None]:
     if n == 1:
         return float(array[0]), 0.0, None
     sd = float(array.std(ddof=1))
-    from scipy.special import stdtrit  # not above: predictions need none, and it takes long to import
+    from scipy.special import stdtrit  # imported here: slow to import, and predictions do not need it
 
     t = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     return float(array.mean()), sd, t * sd / math.sqrt(n)
@@ -34,8 +34,8 @@ def paired_bootstrap(
 ) -> Float[np.ndarray, "draws systems"]:
     """Scores of several systems on ``draws`` resamples of the same ``n`` examples, with replacement.
 
-    ``score(numbers)`` gives every system's score on the examples with these numbers, so that differences between
-    columns are paired. Source: Efron and Tibshirani 1993, §8.3.
+    ``score(numbers)`` returns every system's score on the examples with these indices, so differences between columns
+    are paired. Source: Efron and Tibshirani 1993, §8.3.
     """
     if n < 1 or draws < 1:
         raise ValueError(f"n is {n}, draws is {draws}; expected at least 1 of each")

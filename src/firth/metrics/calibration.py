@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
-# A fitted temperature is drawn towards 1 as if by so many further examples.
+# A fitted temperature is shrunk towards 1 as if by this many further examples.
 _DOUBT = 30
 _THRESHOLDS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
@@ -33,7 +33,7 @@ def reliability(
 ) -> list[ReliabilityBin]:
     """The bins of a reliability diagram: equal ranges of confidence, lowest first, without empty ones.
 
-    Confidence is the probability of the likeliest class; range m of M holds (m-1)/M < confidence <= m/M.
+    Confidence is the probability of the most probable class; range m of M holds (m-1)/M < confidence <= m/M.
     Source: Guo et al. 2017, §2.
     """
     _check("probabilities", probabilities, gold)
@@ -43,7 +43,7 @@ def reliability(
         raise ValueError("expected probabilities from 0 to 1; softmax makes them from logits")
     confidence = probabilities.max(-1)
     right = probabilities.argmax(-1) == gold
-    # Rounding may leave a probability a hair above 1.
+    # Rounding may leave a probability slightly above 1.
     number = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
     chosen = (number == i for i in np.unique(number))
     return [ReliabilityBin(float(confidence[at].mean()), float(right[at].mean()), int(at.sum())) for at in chosen]
@@ -52,7 +52,7 @@ def reliability(
 def expected_calibration_error(
     probabilities: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"], n_bins: int = 15
 ) -> float:
-    """Mean distance of accuracy and confidence over the bins of ``reliability``, weighted by count, 0 to 1.
+    """Mean distance between accuracy and confidence over the bins of ``reliability``, weighted by count, 0 to 1.
 
     Source: Guo et al. 2017, §2.
     """
@@ -61,11 +61,11 @@ def expected_calibration_error(
 
 
 def careful_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"]) -> float:
-    """The temperature T, 0.05 to 20, for which softmax(logits / T) gives the gold classes the most probability.
+    """The temperature T, 0.05 to 20, for which softmax(logits / T) gives the gold classes the highest probability.
 
-    What few examples do not show, such as that no answer is ever wrong, is not assumed: one in n + 2 answers counts
-    as its runner-up, since n right ones in a row promise no more than that; and T is shrunk towards 1, as if by 30
-    more examples. It is 1 where no other is better, as with a single class.
+    Nothing is assumed that a few examples cannot show, such as that no prediction is ever wrong: the runner-up of each
+    gold class is correct with probability 1 / (n + 2), since n correct predictions in a row promise no better; and T is
+    shrunk towards 1, as if by 30 more examples. It is 1 if no other value is better, as with a single class.
 
     Source: Guo et al. 2017, §4.2 (temperature scaling); Platt 1999, §2.2 (targets of n + 1 in n + 2).
     """
@@ -76,8 +76,8 @@ def careful_temperature(logits: Float[np.ndarray, "n K"], gold: Int[np.ndarray, 
 
 def _best_temperature(below: np.ndarray, gold: np.ndarray, doubt: float) -> float:
     bounds = (math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
-    # Convex in 1/T, so with a single valley in log T, where both ends are equally far from 1.
-    # Not above: it takes longer to import than one text to label, and only training fits a temperature.
+    # Convex in 1/T, so it has a single minimum in log T; there both bounds are equally far from T = 1.
+    # Imported here: the import takes longer than labelling one text, and only training fits a temperature.
     from scipy.optimize import minimize_scalar
 
     found = minimize_scalar(lambda log_t: _loss(below, gold, math.exp(log_t), doubt), bounds=bounds, method="bounded")
@@ -85,9 +85,9 @@ def _best_temperature(below: np.ndarray, gold: np.ndarray, doubt: float) -> floa
 
 
 def best_threshold(shares: Float[np.ndarray, "n K"], gold: Bool[np.ndarray, "n K"]) -> tuple[float, float]:
-    """The probability from which labels should hold for the best micro F1, 0.05 to 0.95, and that F1.
+    """The probability threshold of labels with the best micro F1, 0.05 to 0.95, and that F1.
 
-    Among equals the one nearest to a half.
+    Ties go to the threshold nearest to 0.5.
     """
     found = {}
     for threshold in _THRESHOLDS:
@@ -102,8 +102,8 @@ def cross_fitted(
 ) -> Float[np.ndarray, "n K"]:
     """Calibrated probabilities of a labelled set, each example's temperature fitted on the other folds.
 
-    So their calibration error is that of data the temperature has not seen. Folds are drawn at random by ``seed``;
-    there are at most as many as examples, and a single example keeps temperature 1.
+    Their calibration error is therefore that of data the temperature has not seen. Folds are assigned at random by
+    ``seed``; there are at most as many as examples, and a single example keeps temperature 1.
     """
     _check("logits", logits, gold)
     if folds < 2:
@@ -128,7 +128,7 @@ def _below_largest(logits: np.ndarray) -> np.ndarray:
 
 
 def _loss(below: np.ndarray, gold: np.ndarray, temperature: float, doubt: float) -> float:
-    """Mean negative log likelihood, where the runner-up of each gold class is the right one with probability doubt."""
+    """Mean negative log likelihood, where the runner-up of each gold class is correct with probability ``doubt``."""
     scaled = below / temperature
     rows = np.arange(len(gold))
     right = scaled[rows, gold]

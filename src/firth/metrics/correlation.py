@@ -17,7 +17,7 @@ def pearson(gold: Float[np.ndarray, " n"], predicted: Float[np.ndarray, " n"]) -
 
 
 def spearman(gold: Float[np.ndarray, " n"], predicted: Float[np.ndarray, " n"]) -> float:
-    """Spearman's correlation, -1 to 1: Pearson's of the ranks; equal values share the mean of their ranks.
+    """Spearman's correlation, -1 to 1: Pearson's correlation of the ranks; equal values share their mean rank.
 
     Source: scipy.stats.spearmanr. Differs: 0 where either side is constant, see ``pearson``.
     """
@@ -33,14 +33,14 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 def _unit(values: np.ndarray) -> np.ndarray:
     """The deviations from the mean, scaled to length 1."""
-    # Scaled down first: squares of very large or very small numbers leave the range of floats.
+    # Scaled first: squares of very large or very small numbers leave the range of floats.
     values = values / np.abs(values).max()
     deviations = values - values.mean()
     return deviations / np.linalg.norm(deviations)
 
 
 def _is_constant(values: np.ndarray) -> bool:
-    # Not by the deviation from the mean, which rounding keeps from being 0.
+    # Compares values: rounding keeps their deviations from the mean from being exactly 0.
     return bool((values == values[0]).all())
 
 

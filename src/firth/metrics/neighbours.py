@@ -5,14 +5,14 @@ from jaxtyping import Bool, Float
 
 
 def unit_vectors(x: Float[np.ndarray, "n H"]) -> Float[np.ndarray, "n H"]:
-    """Each vector divided by its length; zeros stay."""
+    """Each vector divided by its length; zero vectors stay zero."""
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 
 
 def correct_by_neighbours(x: Float[np.ndarray, "n H"], gold: np.ndarray, k: int) -> Bool[np.ndarray, " n"]:
     """Whether more than half of each row's ``k`` nearest other rows, by cosine, have its class.
 
-    Of rows that are equally near the earlier ones count: shuffle rows that are in the order of their classes.
+    Ties go to the earlier rows, so shuffle rows that are sorted by class.
     """
     if not 0 < k < len(x) == len(gold):
         raise ValueError(f"k={k} of {len(x)} rows with {len(gold)} classes: expected fewer neighbours than rows")

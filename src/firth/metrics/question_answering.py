@@ -26,7 +26,7 @@ def normalise_answer(text: str) -> str:
 
 
 def normalise_korean_answer(text: str) -> str:
-    """Lower-case text with quotes and brackets as spaces, without other ASCII punctuation and surplus white space.
+    """Lower-case text with quotes and brackets made spaces, without other ASCII punctuation and surplus white space.
 
     Source: normalize_answer of KorQuAD's evaluate-v1.0.py.
     """
@@ -55,14 +55,14 @@ def squad_v2(
     no_answer_scores: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """``exact``, ``f1``, ``total`` and ``missing``, and the same of the questions with answers and without.
+    """``exact``, ``f1``, ``total`` and ``missing``, and the same for the questions with and without answers.
 
-    A question without gold answers is unanswerable: its right prediction is "". With ``no_answer_scores``, one for
-    each question, a prediction counts as "" where the score is above ``threshold``, and the result also has the best
+    A question without gold answers is unanswerable: its correct prediction is "". With ``no_answer_scores``, one for
+    each question, a prediction counts as "" if the score is above ``threshold``, and the result also has the best
     scores that any threshold reaches, those thresholds (``best_f1_thresh`` …), and average precisions in the order of
-    the scores: ``pr_exact_ap``, ``pr_f1_ap``, and ``pr_oracle_ap`` for answers that are all right.
+    the scores: ``pr_exact_ap``, ``pr_f1_ap``, and ``pr_oracle_ap`` for answers that are all correct.
 
-    Source: SQuAD's evaluate-v2.0.py. Differs: that stops at a question without a prediction.
+    Source: SQuAD's evaluate-v2.0.py. Differs: the script stops at a question without a prediction.
     """
     _check_gold(gold)
     exact, f1 = _raw_scores(gold, predictions)
@@ -106,7 +106,7 @@ def _score(
 
 
 def _overlap_f1(gold: list[str], predicted: list[str]) -> float:
-    """F1 of two bags; 0 without common elements, also where both are empty."""
+    """F1 of two bags; 0 without common elements, even if both are empty."""
     common = (Counter(gold) & Counter(predicted)).total()
     return 2 * common / (len(gold) + len(predicted)) if common else 0.0
 
@@ -118,10 +118,10 @@ def _raw_scores(
     exact, f1 = dict.fromkeys(gold, 0.0), dict.fromkeys(gold, 0.0)
     for name in gold.keys() & predictions.keys():
         prediction = normalise_answer(predictions[name])
-        # An answer of which nothing is left, such as "The", is none.
+        # An answer that normalises to nothing, such as "The", does not count.
         accepted = list(filter(None, map(normalise_answer, gold[name]))) or [""]
         exact[name] = float(prediction in accepted)
-        # Where one side is empty, F1 is 1 if both are: the exact match.
+        # If one side is empty, F1 is 1 if both are, which is the exact match.
         overlaps = [_overlap_f1(answer.split(), prediction.split()) for answer in accepted]
         f1[name] = max(exact[name], *overlaps)
     return exact, f1
@@ -150,7 +150,7 @@ def _summary(
 
 
 def _ascending(gold: Mapping[str, Sequence[str]], no_answer_scores: Mapping[str, float]) -> list[str]:
-    """The questions by rising no-answer score; equal ones in the order of ``no_answer_scores``, as in the script."""
+    """The questions by rising no-answer score; ties keep the order of ``no_answer_scores``, as in the script."""
     for name in gold:
         if math.isnan(no_answer_scores.get(name, math.nan)):
             raise ValueError(f"question {name!r} has no no-answer score, or one that is not a number")
@@ -166,11 +166,11 @@ def _best(
 ) -> tuple[float, float]:
     """The best score in percent that a threshold on the no-answer scores reaches, and the threshold.
 
-    Source: find_best_thresh of SQuAD's evaluate-v2.0.py, kept as it is. Questions are answered one by one, the
-    surest first; the threshold is the score of the question after which the total was highest. It is 0 if no answer
-    at all is best, which is right for probabilities only, and a threshold among equal scores promises too much.
+    Source: find_best_thresh of SQuAD's evaluate-v2.0.py, kept unchanged. Questions are answered one by one, the surest
+    first; the threshold is the score of the question after which the total was highest. It is 0 if answering none is
+    best, which is right for probabilities only, and a threshold among equal scores overstates the best score.
     """
-    # Without any answer, all that are unanswerable are right.
+    # If nothing is answered, all unanswerable questions are correct.
     total = best = float(sum(not gold[name] for name in order if name in predictions))
     threshold = 0.0
     for name in order:
@@ -194,7 +194,7 @@ def _average_precision(
     for rank, name in enumerate(order, start=1):
         if gold[name]:
             right += scores[name]
-        # A threshold fits only between different scores.
+        # A threshold can only fall between different scores.
         if rank == len(order) or no_answer_scores[name] != no_answer_scores[order[rank]]:
             area += right / rank * (right / n_answerable - recall)
             recall = right / n_answerable

@@ -13,7 +13,7 @@ KLUE_NER_TAGS = ("B-PS", "I-PS", "B-LC", "I-LC", "B-OG", "I-OG", "B-DT", "I-DT",
 
 @dataclass(frozen=True, slots=True)
 class EntityScores:
-    """Counts of entities in the gold tags, in the predicted ones, and in both with equal label and borders."""
+    """Counts of entities in the gold tags, in the predicted ones, and in both with equal label and boundaries."""
 
     n_gold: int
     n_predicted: int
@@ -83,7 +83,7 @@ def entities(tags: Sequence[str]) -> list[EntitySpan]:
 
 
 def conlleval(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> TagScores:
-    """Precision, recall and F1 over entities with exact borders and label, of one list of tags per sentence.
+    """Precision, recall and F1 over entities with exact boundaries and label, from one list of tags per sentence.
 
     Source: conlleval, whose chunk rules are those of ``entities``. Differs: shares from 0 to 1, not percent.
     """
@@ -103,15 +103,15 @@ def token_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
 def klue_ner_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
     """The two scores of KLUE-NER, 0 to 1, from the BIO tags of each sentence's characters, spaces left out.
 
-    ``entity_macro_f1``: mean F1 over the labels that occur on either side. An entity is B and the I of the same
-    label that follow; an I that follows nothing of its label belongs to no entity (so not as in ``entities``).
+    ``entity_macro_f1``: mean F1 over the labels that occur on either side. An entity is a B and the following I of the
+    same label; an I that follows nothing of its label belongs to no entity (unlike in ``entities``).
     ``character_macro_f1``: mean F1 over all thirteen tags, **O among them**; a tag that occurs on neither side has 1.
-    ``character_macro_f1_without_o``: the same over the twelve others.
+    ``character_macro_f1_without_o``: the same over the other twelve.
 
     Source: KLUE-benchmark/KLUE-baseline, klue_baseline/metrics/functional.py. The docstring of its character score
     says "except O tag", but the code, and so every number it has produced, counts O.
     Differs: shares, not percent. The baseline also counts the marks around each sentence as characters with tag O,
-    which raises O's F1 by a hair; they are no characters and are not counted here.
+    which raises O's F1 slightly; they are not characters and are not counted here.
     """
     _check(gold, predicted)
     for tag in chain.from_iterable(chain(gold, predicted)):

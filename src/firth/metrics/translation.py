@@ -1,6 +1,6 @@
 """BLEU and chrF of translations, as sacreBLEU computes them, with the signatures that say how.
 
-The scores of papers before sacreBLEU depend on each group's own tokenisation and do not compare with these.
+The scores of papers before sacreBLEU depend on each group's own tokenisation and cannot be compared with these.
 Source: Papineni et al. 2002; Popović 2015; Post 2018, "A Call for Clarity in Reporting BLEU Scores".
 """
 
@@ -13,7 +13,7 @@ from firth.errors import ConfigError
 def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[dict[str, float], dict[str, str]]:
     """``bleu`` and ``chrf`` of a corpus (0 to 100), and for each the signature of its computation.
 
-    One reference a sentence; cased, BLEU by the tokenisation 13a. ConfigError without the library.
+    One reference per sentence; cased; BLEU uses tokenisation 13a. ConfigError without the library.
     """
     scores, signatures = {}, {}
     for name, metric in translation_metrics().items():

@@ -85,9 +85,9 @@ class AwdLstm(Encoder):
         return Hidden(layers, rows, summary, left)
 
     def step(self, tokens: Tokens, past: CarriedState | None) -> tuple[Float[Tensor, "T H"], CarriedState]:
-        """Top states of tokens that continue rows, in the order of reading, and the state after them.
+        """Top states of tokens that continue sequences, in reading order, and the state after them.
 
-        ``past`` None: the rows begin. Rows of one length go together, as there is a state only then.
+        ``past``: None at the start. Sequences of one length run together, as there is a state only then.
         """
         lengths = tokens.rows.lengths
         top = self.embeddings.weight.new_zeros(tokens.rows.n_tokens, self.widths[-1])

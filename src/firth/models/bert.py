@@ -30,7 +30,7 @@ class BertEmbeddings(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tokens, positions: Int[Tensor, " T"] | None = None) -> Float[Tensor, "T H"]:
-        """``positions``: of tokens that continue rows; None: as the rows say."""
+        """``positions``: of tokens that continue sequences; None: their positions in ``tokens``."""
         x = self.pieces(tokens.ids) + self.positions(tokens.rows.positions if positions is None else positions)
         if tokens.segments is None:
             x = x + self.segments.weight[0]
@@ -92,9 +92,9 @@ class Bert(Encoder):
         return Hidden(layers=layers, rows=tokens.rows, summary=summary)
 
     def step(self, tokens: Tokens, past: Past | None) -> tuple[Float[Tensor, "T H"], Past]:
-        """Top states of tokens that continue rows, of a left-to-right model in evaluation mode.
+        """Top states of tokens that continue sequences, for a left-to-right model in evaluation mode.
 
-        ``past``: what the call before gave, None at the beginning of the rows.
+        ``past``: the cache from the previous call, None at the start.
         """
         assert self.config.causal, "only a left-to-right model goes on with rows"
         joined = Joined.of(None if past is None else past.rows, tokens.rows)

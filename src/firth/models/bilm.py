@@ -40,7 +40,7 @@ class Direction(nn.Module):
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """Outputs (T, H) of the layers, and the state after the last tokens.
 
-        The first of R state rows belong to ``rows``; further ones are unchanged. The residual connection adds the
+        The first of the R states belong to ``rows``; further ones are unchanged. The residual connection adds the
         layer's input after dropout (in bilm-tf one wraps the other).
         """
         order, sizes = by_time(rows)
@@ -60,7 +60,7 @@ class Direction(nn.Module):
 
 
 class Bilm(Encoder):
-    """Words from their characters, and an LSTM over them in each direction; only the words are shared.
+    """Word vectors from characters, and an LSTM over them in each direction; only the word vectors are shared.
 
     Layer 0 is a word's vector twice, layer ℓ is [forward ; backward], so that all have width 2 × ``width`` and
     can be mixed. ``summary``: the final state of each direction, [forward at the last token ; backward at
@@ -108,9 +108,9 @@ class Bilm(Encoder):
         return Hidden(layers=layers, rows=rows, summary=summary, carry=state)
 
     def step(self, tokens: Tokens, past: CarriedState | None) -> tuple[Float[Tensor, "T width"], CarriedState]:
-        """Top states of the forward direction for words that continue rows, and its state after them.
+        """Top states of the forward direction for words that continue sequences, and its state after them.
 
-        ``past`` None: the rows begin.
+        ``past``: None at the start.
         """
         state = self.begin(tokens.rows.n_rows, None) if past is None else past.carry
         layers, hidden, cell = self.ahead(
@@ -119,14 +119,14 @@ class Bilm(Encoder):
         return layers[-1], CarriedState({"ahead_hidden": hidden, "ahead_cell": cell}, axis=1)
 
     def read_words(self, tokens: Tokens) -> Float[Tensor, "T width"]:
-        """Encode the words of a batch, each distinct one once."""
+        """Encode the words of a batch, each distinct word once."""
         if tokens.chars is None:
             raise ValueError("this encoder reads characters: tokens.chars is missing")
         return each_once(self.words, tokens.chars)
 
     def begin(self, n_rows: int, carry: Carry | None) -> Carry:
-        """State for at least ``n_rows`` rows: ``ahead_hidden`` and ``back_hidden`` (L, R, width), ``…_cell``
-        (L, R, cells). Taken from ``carry``; missing rows start at zero."""
+        """State for at least ``n_rows`` sequences: ``ahead_hidden`` and ``back_hidden`` (L, R, width), ``…_cell``
+        (L, R, cells). Taken from ``carry``; missing sequences start at zero."""
         widths = {"hidden": self.config.width, "cell": self.config.cells}
         state: Carry = {}
         for direction in ("ahead", "back"):

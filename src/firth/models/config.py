@@ -1,4 +1,4 @@
-"""Configurations of all encoders; no torch."""
+"""Configurations of all encoders; does not import torch."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -188,7 +188,7 @@ class VectorsConfig:
 
     @property
     def n_layers(self) -> int:
-        """Above the embedding: none."""
+        """Layers above the embedding: none."""
         return 0
 
 

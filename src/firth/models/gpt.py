@@ -20,8 +20,8 @@ from firth.packed import Encoder, Hidden, Tokens, check_length, kept_layers
 class GptEmbeddings(nn.Module):
     """Sum of token and position embeddings, then dropout; no scaling and no LayerNorm.
 
-    Differs: the released code has one table of tokens and positions and drops its entries, the same ones in the whole
-    batch and in the output softmax. Here, as in transformers, dropout applies to the sum. Without dropout both agree.
+    Differs: the released code has one table of tokens and positions and drops its entries, the same ones for the whole
+    batch and the output softmax. Here, as in transformers, dropout applies to the sum. Without dropout both agree.
     """
 
     def __init__(self, config: GptConfig):

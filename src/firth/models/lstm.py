@@ -62,7 +62,7 @@ class Lstm(Encoder):
         return Hidden(layers=layers, rows=rows, summary=summary, carry={"hidden": hidden, "cell": cell})
 
     def step(self, tokens: Tokens, past: CarriedState | None) -> tuple[Float[Tensor, "T H"], CarriedState]:
-        """Top states of tokens that continue rows, and the state after them; ``past`` None: the rows begin."""
+        """Top states of tokens that continue sequences, and the state after them; ``past``: None at the start."""
         hidden = self(tokens, carry=None if past is None else past.carry)
         return hidden.top, CarriedState(hidden.carry, axis=1)
 

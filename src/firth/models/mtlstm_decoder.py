@@ -70,12 +70,12 @@ class MtLstmDecoder(nn.Module):
 
     For each token z of the target, from left to right, with H the top states of its source:
 
-        h_t = LSTM([z_t ; h~_{t-1}], h_{t-1})        h~_0 = 0; h_0 is where the encoder's directions end the row
+        h_t = LSTM([z_t ; h~_{t-1}], h_{t-1})        h~_0 = 0; h_0 is the final state of the encoder's directions
         α_t = softmax(H W1 h_t)
         h~_t = tanh(W2 [Hᵀ α_t ; h_t])
 
     ``output`` maps h~ to logits. In training dropout applies to embeddings, between layers, and to h~, which is fed
-    back after dropout. Without the biases b1 and b2 of the paper, as in the fork.
+    back after dropout. The paper's biases b1 and b2 are left out, as in the fork.
     """
 
     def __init__(self, config: MtLstmConfig, dropout: float):

@@ -131,7 +131,7 @@ ENDS: dict[str, Callable[[TransformerConfig], nn.Module]] = {"post": lambda conf
 
 class TransformerEncoder(Encoder):
     """The encoder of the source. ``summary`` is the mean of the top states, the end token included:
-    training favours none of them, for the decoder reads them all.
+    training favours none of them, as the decoder reads them all.
     """
 
     def __init__(self, config: TransformerConfig):
@@ -167,7 +167,7 @@ class TransformerEncoder(Encoder):
         return self.pieces.weight
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """All parameters, bottom to top: embeddings, each block; with norms before the parts, the last one."""
+        """All parameters, bottom to top: embeddings, each block; with norms before the parts, the final norm."""
         groups = [list(part.parameters()) for part in (self.pieces, *self.blocks, self.end)]
         return [group for group in groups if group]
 

@@ -119,8 +119,8 @@ class DecoderState:
     """The decoding state of R sequences, the translations of B source sequences.
 
     ``past``: cache of the tokens generated so far, None before the first. ``source``: keys and values of the source, by
-    block, computed once. ``queries``: how many of the R sequences, which are adjacent, translate each source sequence:
-    the source is not copied for each of them.
+    block, computed once. ``queries``: how many of the R sequences translate each source sequence; they are adjacent,
+    and the source is not copied for each of them.
     """
 
     source: Past

@@ -1,6 +1,6 @@
 """Static word vectors as an encoder.
 
-They come from objectives/cbow.py, gensim (vectors/train.py), or a file of another tool
+They come from objectives/cbow.py, gensim (vectors/train.py), or another tool's file
 (convert/word_vectors.py). Words outside the vocabulary carry their characters, which select their vectors.
 """
 

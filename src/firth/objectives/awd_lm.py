@@ -19,9 +19,9 @@ from firth.packed import Carry
 class AwdLM(Objective):
     """Term ``lm``: every token predicts the next (the previous in a backward model) by the tied embedding, with a bias.
 
-    In training also ``activation``, the mean square of the top states after dropout, and ``change``, that of the
-    difference between consecutive steps, before dropout. Each is summed over tokens and averaged over the hidden size;
-    ``counts`` has the numbers. Outside training the loss is only the language model's.
+    In training there are also ``activation``, the mean square of the top states after dropout, and ``change``, that of
+    the difference between consecutive steps, before dropout. Each is summed over tokens and averaged over the hidden
+    size; ``counts`` gives the divisors. Outside training the loss is only the language model's.
     """
 
     penalties = frozenset({"activation", "change"})

@@ -24,7 +24,7 @@ _LARGEST_SAMPLE = 0.9
 class BilmLM(Objective):
     """Terms ``forward`` and ``backward``, each half of the loss; a direction's perplexity is exp of its term.
 
-    Both share one softmax, which is not tied to the input, for that has only characters. ``tokens`` of a batch belong
+    Both share one softmax, which is not tied to the input, as that has only characters. ``tokens`` of a batch belong
     to the forward stream, ``second`` to the backward one (``data/both_ways.py``).
     """
 
@@ -59,7 +59,7 @@ class BilmLM(Objective):
         return self.softmax(x)
 
     def _loss(self, top: Tensor, target: Target) -> tuple[Tensor, Tensor]:
-        """The loss over all words; in training over a sample, unless that is nearly the vocabulary."""
+        """The loss over all words; in training over a sample, unless that is nearly the whole vocabulary."""
         chosen = self.dropout(top).index_select(0, target.index)
         weight, bias, n = self.softmax.weight, self.softmax.bias, self.config.negatives
         if not self.training or not 0 < n <= _LARGEST_SAMPLE * len(weight):

@@ -1,4 +1,4 @@
-"""Options of the objectives; no torch."""
+"""Options of the objectives; does not import torch."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from firth.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskedLMConfig:
-    """Masked language modelling, with or without next-sentence prediction; or contrastive learning instead of it."""
+    """Masked language modelling, with or without next-sentence prediction; or contrastive learning instead."""
 
     next_sentence: bool = option(True, "add next-sentence prediction; requires data.instances = 'pairs'")
     contrastive: bool = option(

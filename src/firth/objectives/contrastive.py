@@ -18,14 +18,14 @@ from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Carry
 
-# How a text becomes the vector that is compared; ``firth embed`` does the same.
+# How a text is pooled to the vector that is compared; ``firth embed`` does the same.
 POOL: Literal["mean"] = "mean"
 
 
 class Contrastive(MaskedLM):
-    """Term ``contrast``: of each crop, which other one of the micro-batch is of the same text.
+    """Term ``contrast``: for each crop, which other one in the micro-batch is from the same text.
 
-    The masked-LM head stays as it is: it is not trained here, and keeps the folder a plain BERT.
+    The masked-LM head is not trained here; it is kept so that the folder remains a plain BERT.
     """
 
     def __init__(self, encoder: Bert, config: MaskedLMConfig):
@@ -40,8 +40,8 @@ class Contrastive(MaskedLM):
 
 
 def contrast(vectors: Float[Tensor, "B H"], partner: Tensor, temperature: float) -> tuple[Float[Tensor, ""], Tensor]:
-    """The summed cross-entropy of each vector's partner among all others, by cosine / temperature; and how many are
-    nearest to their partner.
+    """The summed cross-entropy of each vector's partner among all others, by cosine / temperature; and how many vectors
+    are nearest to their partner.
     """
     unit = F.normalize(vectors.float(), dim=1)
     scores = unit @ unit.T / temperature
@@ -51,5 +51,5 @@ def contrast(vectors: Float[Tensor, "B H"], partner: Tensor, temperature: float)
 
 
 def bert_objective(encoder: Bert, config: MaskedLMConfig) -> MaskedLM:
-    """BERT's objective by its options: masked language modelling, or crops compared."""
+    """Build BERT's objective from its options: masked language modelling, or contrastive learning on crops."""
     return Contrastive(encoder, config) if config.contrastive else MaskedLM(encoder, config)

@@ -1,4 +1,4 @@
-"""From a recipe to what trains: the loader, the objective with its first weights, and the trainer."""
+"""Build from a recipe what trains: the loader, the objective with its initial weights, and the trainer."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 from firth.vectors.fixed_words import fill_words
 
-# Where the length of a run is not known yet, the learning rate is that of the begin of a long one.
+# While the length of a run is unknown, the learning rate is that at the start of a long one.
 LONG_RUN_STEPS = 1_000_000
 
 
@@ -139,7 +139,7 @@ def assemble(
     """Build a run's trainer and loader. ``measured``: only to measure speed, so weights do not matter."""
     corpus = Corpus(recipe.data.corpus, cache_gb=recipe.data.cache_gb)
     _check_fits(recipe, corpus, world)
-    # Not part of the run's identity: with more processes there may be room enough.
+    # Not part of the run's identity: with more processes there may be enough room.
     config = dataclasses.replace(recipe.train, recompute=recipe.train.recompute or world.recompute)
     if world.leads or world.group is None:  # one process per machine loads the weights
         shares = world.size if world.sharded else 1
@@ -161,7 +161,7 @@ def assemble(
 
     def save_model(folder: Path, facts: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
         origin = {"recipe": identity(recipe), "tokenizer": corpus.manifest.tokenizer, "corpus": corpus.fingerprint}
-        # What is compared in training is what vectors of texts are for.
+        # A contrastive model embeds texts as the vectors that training compares.
         unit = isinstance(objective, Contrastive)
         embedding = EmbeddingConfig(pool=POOL if unit else EmbeddingConfig().pool, normalize=unit)
         write_model(
@@ -202,7 +202,7 @@ def assemble(
 
 
 def _check_fits(recipe: Pretrain, corpus: Corpus, world: World) -> None:
-    """ConfigError if the recipe does not fit the corpus's vocabulary, or not the number of processes."""
+    """Raise ConfigError if the recipe does not fit the corpus's vocabulary or the number of processes."""
     if recipe.encoder.vocab_size != corpus.tokenizer.size:
         raise ConfigError(
             f"encoder.vocab_size={recipe.encoder.vocab_size:,}, but the tokenizer of {corpus.folder} has "
@@ -244,5 +244,5 @@ def _tell_left_out(loader: Loader, what: str, tell: Callable[[str], None]) -> No
 
 
 def weights_of(objective: Objective, recipe: Pretrain, folder: Path) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint's model folder, by the names that the objective has for them."""
+    """The weights of a checkpoint's model folder, by the objective's names for them."""
     return read_weights(folder, objective, tensor_names(recipe.system, PRETRAINING, None), recipe.encoder)

@@ -18,7 +18,7 @@ from firth.files import check_new, make_folder
 from firth.folder import Loaded, find_model, read_model, write_model
 from firth.training.checkpoint import list_checkpoints
 
-# Options that are fitted to held-out examples after training: their means go with the means of the weights.
+# Options that are fitted to held-out examples after training: they are averaged along with the weights.
 _FITTED = frozenset({"temperature", "threshold"})
 
 

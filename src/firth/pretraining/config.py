@@ -1,4 +1,4 @@
-"""Options of initialisation; no torch."""
+"""Initialisation options; does not import torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,9 +8,9 @@ from firth.config import AMOUNT, DEVIATION, POSITIVE, check_bounds, option
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InitConfig:
-    """Initialisation from statistics of the training text. The defaults are the published random one.
+    """Initialisation from statistics of the training text. The defaults are the published random initialisation.
 
-    ``trained_positions`` alone is for a model to continue, the others for one that starts from scratch.
+    Only ``trained_positions`` is for a model to continue; the others are for one that starts from scratch.
     """
 
     embeddings: Literal["random", "cooccurrence"] = option(

@@ -16,11 +16,11 @@ from firth.data.shards import Corpus, ShardInfo
 from firth.progress import Progress
 
 WINDOW = 5
-# Contexts beyond the most frequent tokens cost memory (4 bytes a token of the vocabulary) and change little.
+# Contexts beyond the most frequent tokens cost memory (4 bytes per token of the vocabulary) and change little.
 MOST_CONTEXTS = 8192
 # Exponent of the context distribution: rare contexts count for less.
 _SMOOTHING = 0.75
-# Tokens that are read: vectors of twice as many hardly differ, and the time is the training's.
+# Tokens to read: twice as many hardly change the vectors, and the time is taken from training.
 MOST_TOKENS = 20_000_000
 _OVERSAMPLING = 32
 _POWER_ITERATIONS = 3
@@ -37,7 +37,7 @@ def token_counts(corpus: Corpus) -> Float[np.ndarray, " V"]:
 def cooccurrence_vectors(
     corpus: Corpus, counts: Float[np.ndarray, " V"], width: int, *, window: int = WINDOW
 ) -> Float[Tensor, "V {width}"]:
-    """A vector for each token of the vocabulary, by the tokens around it in the training text.
+    """Compute a vector for each token of the vocabulary from the tokens around it in the training text.
 
     A neighbour at distance d within ``window`` counts 1/d. Tokens that never occur get zeros. Deterministic.
     """

@@ -1,7 +1,7 @@
 """Initialise weights before training: from statistics of the text, from neighbouring or from trained positions.
 
-A small BERT that starts at random spends its first millions of tokens on a plateau at the frequencies of the tokens,
-until attention has found positions. It need not: see docs/learning.md.
+A small BERT with random initialisation spends its first millions of tokens on a plateau where it predicts the token
+frequencies, until attention has learned positions. This can be avoided: see docs/learning.md.
 """
 
 import math
@@ -24,7 +24,7 @@ from firth.pretraining.cooccurrence import cooccurrence_vectors, token_counts
 
 # Angular frequencies of sinusoidal positions, in radians per token, from the fastest to the slowest.
 _FASTEST, _SLOWEST = 1.6, 2 * math.pi / 1024
-# Of the fit of trained positions: less follows their noise, more flattens them (docs/learning.md).
+# Penalty in the fit of trained positions: less follows their noise, more flattens them (docs/learning.md).
 _RIDGE = 2.0
 
 
@@ -48,12 +48,12 @@ def initialize(objective: Objective, corpus: Corpus, config: InitConfig, tell: C
         vectors = cooccurrence_vectors(corpus, counts, table.shape[1] - n_dimensions)
         vectors = _of_deviation(vectors, config.embedding_deviation)
         # [MASK] and the like never occur in text. Zeros there would leave LayerNorm nothing but the position to scale
-        # up, and every head that looks for a position would look at masks.
+        # up, and every head that looks for a position would attend to masks.
         unseen = torch.from_numpy(counts == 0)
         vectors[unseen] = torch.randn(int(unseen.sum()), vectors.shape[1]) * config.embedding_deviation
         table[:, n_dimensions:] = vectors
     if n_dimensions:
-        # A constant beside the sinusoids would move the peak of their products to another position.
+        # A constant added to the sinusoids would move the peak of their products to another position.
         _table(objective, corpus.tokenizer.size)[:, :n_dimensions] = 0
         if isinstance(objective.encoder, Bert):
             objective.encoder.embeddings.segments.weight[:, :n_dimensions] = 0
@@ -69,9 +69,9 @@ def initialize(objective: Objective, corpus: Corpus, config: InitConfig, tell: C
 
 @torch.no_grad()
 def extrapolate_positions(encoder: Encoder, n_trained: int) -> None:
-    """Overwrite the position embeddings from ``n_trained`` on with the continuation of the earlier ones, in place.
+    """Overwrite the position embeddings from ``n_trained`` on with an extrapolation of the earlier ones, in place.
 
-    Ridge regression of the earlier ones on sinusoids; ConfigError if the model has no more positions than those.
+    Fits the earlier ones by ridge regression on sinusoids. ConfigError if the model has no positions beyond them.
     """
     table = _reader(encoder)[0].weight
     if not 1 < n_trained < len(table):
@@ -103,7 +103,7 @@ def _output_bias(objective: Objective, n_tokens: int) -> Tensor:
 
 
 def _of_deviation(vectors: Tensor, deviation: float) -> Tensor:
-    """Centred over the vocabulary, then each vector scaled."""
+    """Centre the vectors over the vocabulary, then scale each to a root mean square of ``deviation``."""
     vectors = vectors - vectors.mean(0)
     return vectors * (deviation / vectors.pow(2).mean(1, keepdim=True).sqrt().clamp(min=1e-6))
 
@@ -131,7 +131,7 @@ def _frequencies(n_dimensions: int) -> np.ndarray:
 def _set_positions(encoder: Encoder, n_dimensions: int, deviation: float) -> None:
     """Position p gets ±sin(ω p) and ±cos(ω p) in dimensions 2f and 2f + 1, and zeros beyond ``n_dimensions``.
 
-    Signs alternate from frequency to frequency: the mean, which LayerNorm takes away, then hardly depends on p.
+    Signs alternate from frequency to frequency: the mean, which LayerNorm subtracts, then hardly depends on p.
     """
     table = _reader(encoder)[0].weight
     angles = np.outer(np.arange(len(table)), _frequencies(n_dimensions))
@@ -144,7 +144,7 @@ def _set_positions(encoder: Encoder, n_dimensions: int, deviation: float) -> Non
 def _set_neighbour_heads(encoder: Encoder, offsets: tuple[int, ...], gain: float) -> None:
     """Head h starts with queries that match the key at position p + ``offsets[h]`` best.
 
-    Keys read the sinusoids of their position, queries the same turned by the angles of the offset: their product is
+    Keys read the sinusoids of their position, queries the same rotated by the angles of the offset: their product is
     Σ cos(ω (p + offset - p')), which is highest at p' = p + offset.
     """
     attention, width = _reader(encoder)[1], _head_width(encoder)

@@ -13,7 +13,7 @@ DEFAULT_MINUTES = 30.0
 # Devlin et al. 2018, App. A.2: a million steps are about 40 epochs. More epochs on the same text gain little.
 MOST_EPOCHS = 40.0
 
-# Number of evaluations, their largest share of the time, and number of checkpoints of a sized run.
+# Of a sized run: the number of evaluations, their largest share of the time, and the seconds between checkpoints.
 _MOST_EVALUATIONS, _EVALUATION_SHARE = 10, 0.05
 _SAVE_EVERY_S = 300.0
 # A forward pass without a backward one, as a share of a training step.
@@ -117,7 +117,7 @@ def check_asked(minutes: float | None, epochs: float | None, steps: int | None) 
 
 
 def length_settings(minutes: float | None, epochs: float | None, steps: int | None) -> dict[str, float]:
-    """Recipe keys for the given length, which reset the others of a recipe."""
+    """Recipe keys that set the given length and reset a recipe's other lengths."""
     check_asked(minutes, epochs, steps)
     given = {"train.minutes": minutes, "train.epochs": epochs, "train.steps": steps}
     if all(value is None for value in given.values()):

@@ -1,9 +1,9 @@
-"""Pre-train on a Ray cluster: start the ranks, and start them again from the last checkpoint when one dies.
+"""Pre-train on a Ray cluster: start the ranks, and restart them from the last checkpoint when one dies.
 
 Every rank is a Ray task in a placement group and joins torch.distributed as under torchrun; training, checkpoints and
-folders are those of any run. Tasks, because Ray's cancellation reaches a task as Ctrl-C does, so that a stop saves a
-checkpoint, and because each has a fresh process, which a restart needs. Not Ray Train: it would bring a second loop,
-its own checkpoints and a fixed number of workers.
+folders are those of any run. Ranks are tasks because Ray's cancellation reaches a task as Ctrl-C does, so that a stop
+saves a checkpoint, and because each task has a fresh process, which a restart needs. Ray Train is not used: it would
+bring a second loop, its own checkpoints and a fixed number of workers.
 """
 
 import contextlib
@@ -28,11 +28,12 @@ from firth.pretraining.run import RECIPE, Outcome, recipe_of, run_recipe
 from firth.pretraining.several import Processes, Sharding, for_processes, most_slots
 from firth.progress import say
 
-# What the leading rank says, which the nodes and the one that started them share through the run's folder.
+# The leading rank's messages, which the nodes and the process that started them share through the run's folder.
 LOG = "cluster.log"
-# Seconds to wait for a place for all ranks before one is asked for anew.
+# Seconds to wait for a placement of all ranks before it is requested again.
 _PLACE_S = 10
-# Seconds for the other ranks to end when one has, before they are killed: whose error it was is known then.
+# Seconds that the other ranks have to end after one has failed, before they are killed: by then it is known whose error
+# it was.
 _SETTLE_S = 10.0
 
 
@@ -48,8 +49,8 @@ def train_on_cluster(
 ) -> Outcome:
     """Train or resume a run with one rank per CPU or GPU of the cluster that ``on`` names, or with ``processes`` ranks.
 
-    After the death of a rank or node all start again from the last checkpoint, at most ``restarts`` times, with as many
-    ranks as still fit: the largest number that divides the micro-batches of a step, whose content stays the same.
+    When a rank or node dies, all ranks restart from the last checkpoint, at most ``restarts`` times, with as many ranks
+    as still fit: the largest number that divides the micro-batches of a step, whose content stays the same.
     """
     with connect(on, run, tell) as cluster:
         kind = "GPU" if cluster.gpus else "CPU"
@@ -72,7 +73,7 @@ def train_on_cluster(
                 wait_until_free(run)
                 if (run / RECIPE).is_file():
                     stored = recipe_of(run)
-                    # A resumed run may have been given another folder of its corpus, which its recipe does not know.
+                    # A resumed run may have been given another folder for its corpus than its recipe names.
                     recipe = dataclasses.replace(
                         stored, data=dataclasses.replace(stored.data, corpus=recipe.data.corpus)
                     )
@@ -85,7 +86,7 @@ def train_on_cluster(
                 ) from None
             raise
         finally:
-            if not (run / RECIPE).is_file():  # nothing came of it
+            if not (run / RECIPE).is_file():  # the run never began
                 (run / LOG).unlink(missing_ok=True)
                 with contextlib.suppress(OSError):
                     run.rmdir()
@@ -99,7 +100,7 @@ def world_size(slots: int, room: int) -> int:
 def _attempt(
     recipe: Pretrain, run: Path, cluster: Cluster, tell: Callable[[str], None], most: int, sharding: Sharding
 ) -> tuple[Outcome | None, str]:
-    """Train with as many ranks as there is room for; how that ended, or why it has to start again."""
+    """Train with as many ranks as there is room for; returns the outcome, or why a restart is needed."""
     with _placed(recipe.train.slots, most, cluster, tell) as (group, nodes):
         said = _Said(run / LOG, tell)
         message = {"recipe": to_toml(recipe), "run": str(run), "sharding": sharding}
@@ -127,13 +128,13 @@ def _attempt(
 
 
 def _collect(ranks: list[Any], nodes: list[str], found: dict[Any, Ended], cluster: Cluster) -> None:
-    """Note which ranks have ended since, and which are on a node that was lost."""
+    """Record which ranks have ended since, and which are on a node that was lost."""
     left = [rank for rank in ranks if rank not in found]
     done = wait(left, cluster) if left else []
     found |= {rank: ended(rank) for rank in done}
     if not left or done or cluster.lost:
         return
-    # Ray may know of a node long before it ends the tasks there, whose connections stay open while it is silent.
+    # Ray may know that a node is lost long before it ends the tasks there: connections to a silent node stay open.
     alive = {node.id for node in cluster.nodes()}
     for rank, node in zip(ranks, nodes, strict=True):
         if rank not in found and node not in alive:
@@ -141,7 +142,7 @@ def _collect(ranks: list[Any], nodes: list[str], found: dict[Any, Ended], cluste
 
 
 def _judged(run: Path, found: list[Ended | None]) -> tuple[Outcome | None, str]:
-    """How ranks ended together. An error of Firth's own would come again, so it is raised; all others may pass."""
+    """The ranks' outcome, or why to restart them: Firth's own errors would recur and are raised, others may pass."""
     numbered = [(number, one.problem, one.lost) for number, one in enumerate(found, 1) if one and one.problem]
     for _, problem, lost in numbered:
         if isinstance(problem, FirthError) and not lost:
@@ -149,7 +150,7 @@ def _judged(run: Path, found: list[Ended | None]) -> tuple[Outcome | None, str]:
     if not numbered:
         assert found[0] is not None
         return _outcome(run, found[0].value), ""
-    # Ranks that only lost the connection to a dead one say nothing of why.
+    # Ranks that only lost the connection to a dead one do not know the cause.
     number, problem, _ = min(numbered, key=lambda one: not one[2])
     return None, f"rank {number} of {len(found)}: {str(problem).strip().splitlines()[-1]}"
 
@@ -160,7 +161,7 @@ def _outcome(run: Path, value: dict[str, Any]) -> Outcome:
 
 @contextlib.contextmanager
 def _placed(slots: int, most: int, cluster: Cluster, tell: Callable[[str], None]) -> Iterator[tuple[Any, list[str]]]:
-    """A placement group with a bundle for each rank, and the node of each bundle."""
+    """Yield a placement group with a bundle for each rank, and the node of each bundle."""
     import ray
     from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
@@ -173,7 +174,7 @@ def _placed(slots: int, most: int, cluster: Cluster, tell: Callable[[str], None]
             group = placement_group([bundle] * size, strategy="PACK")
             if group.wait(_PLACE_S):
                 break
-            # Asked for anew, for as many ranks as there is room for by now: nodes may have come or gone.
+            # Requested again, for as many ranks as there is room for by now: nodes may have come or gone.
             remove_placement_group(group)
             cluster.check()
             if not told:
@@ -189,7 +190,7 @@ def _placed(slots: int, most: int, cluster: Cluster, tell: Callable[[str], None]
 
 
 def _start_ranks(message: dict[str, str], run: Path, group: Any, nodes: list[str], gpu: bool) -> list[Any]:
-    """Start the ranks; each gets what torchrun would give it."""
+    """Start the ranks, each with the environment that torchrun would set."""
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -201,7 +202,7 @@ def _start_ranks(message: dict[str, str], run: Path, group: Any, nodes: list[str
     here, seen = Counter(nodes), Counter[str]()
     ranks = []
     for rank, node in enumerate(nodes):
-        # A rank sees its own GPU alone.
+        # A rank sees only its own GPU.
         local = (0, 1) if gpu else (seen[node], here[node])
         seen[node] += 1
         facts = {"RANK": rank, "WORLD_SIZE": len(nodes), "LOCAL_RANK": local[0], "LOCAL_WORLD_SIZE": local[1]}
@@ -214,7 +215,7 @@ def _start_ranks(message: dict[str, str], run: Path, group: Any, nodes: list[str
 
 
 def train_rank(*, recipe: str, run: str, sharding: Sharding) -> dict[str, Any]:
-    """What a rank does: train with the others. The leading one writes what it says to the run's ``cluster.log``."""
+    """Train as one of the ranks. The leading one writes its messages to the run's ``cluster.log``."""
     from firth.cluster.addresses import use_interface
 
     use_interface()
@@ -242,6 +243,6 @@ class _Said:
         with open(self.path, "rb") as file:
             file.seek(self._at)
             lines = file.read().split(b"\n")
-        for line in lines[:-1]:  # behind the last line end is the begin of a line, or nothing
+        for line in lines[:-1]:  # after the last line end comes the beginning of a line, or nothing
             self._at += len(line) + 1
             self.tell(line.decode("utf-8", "replace"))

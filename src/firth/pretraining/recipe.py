@@ -81,7 +81,7 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
     """Build a recipe from plain data and settings.
 
     Missing options follow from the model: system, configuration, instance plan and published settings.
-    ``vocab_size``: of the corpus's tokenizer, if the recipe does not give it.
+    ``vocab_size``: that of the corpus's tokenizer, used if the recipe does not give it.
     """
     plain = _plain(data, settings, where)
     plain["model"] = resolve_model(plain["model"])
@@ -123,7 +123,7 @@ def _built(plain: dict[str, Any], where: str) -> Pretrain:
     return from_dict(Pretrain, plain, where, kinds={"encoder": row.config, "objective": row.objective_config})
 
 
-# Options that may change on resuming: paths, and intervals of evaluations and checkpoints.
+# Options that may change on resuming: paths, the loader's resources, and how often checkpoints are saved and kept.
 _FREE = (
     "model",
     "vectors",
@@ -166,5 +166,5 @@ def _model(name: str) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{name} is a model for {loaded.task}: only a pre-trained model can continue pre-training")
     sizes = dataclasses.asdict(loaded.objective.encoder.config)
     if loaded.tokenizer.kind is WORDS:
-        del sizes["vocab_size"]  # its words are moved to those of the corpus
+        del sizes["vocab_size"]  # its words are transferred to the corpus's vocabulary
     return loaded.system_name, sizes

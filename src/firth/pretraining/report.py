@@ -18,7 +18,7 @@ from firth.training.log import read_log
 _TERMS = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model", "contrast": "crops compared"}
 # Per-token losses depend on the vocabulary.
 _OF_PIECES = ("mlm_loss", "lm_loss")
-# Number of tokens of a sentence to show attention for.
+# Minimum number of tokens of a sentence to show attention for.
 _SHORTEST = 8
 
 
@@ -80,7 +80,7 @@ def _attention(report: Report, run: Path, corpus: Corpus) -> None:
 
 
 def short_sentence(corpus: Corpus, most: int) -> list[int] | None:
-    """The ids of the first held-out sentence that is neither very short nor longer than ``most``; None if none."""
+    """The ids of the first held-out sentence that is neither very short nor longer than ``most``, or None."""
     for info in corpus.shards("dev"):
         shard = corpus.open(info)
         lengths = np.diff(shard.sentences)

@@ -47,7 +47,7 @@ _FEWEST_MEASURED = 2
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended. ``finished``: False if it was asked to stop; then it can be resumed."""
+    """The outcome of a run. ``finished``: False if the run was asked to stop; it can then be resumed."""
 
     run: Path
     finished: bool
@@ -98,13 +98,13 @@ def pretrain(
     """Pre-train ``model``, a size such as bert-mini or a model folder, on a prepared corpus, in the new folder ``out``.
 
     ``steps``, ``minutes`` or ``epochs``: length of the run. For minutes the speed is measured first, and the steps that
-    fit are stored with the run. Without any of them, here or in the recipe, a run has 30 minutes and at most 40 epochs.
-    ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML file, a
-    name ("small", "published") or a recipe object, over which all of these are laid; None: "small" for a BERT below
-    base size, else "published". ``processes``: how many share the work on a CPU; auto: one for each thread, where the
-    run is long enough. ``sharding``: under torchrun, full divides weights, gradients and optimiser state among all
-    processes; auto: where one of them lacks the memory for all. ``on``: a Ray cluster, "ray" or "ray://HOST:10001", on
-    which ``processes`` train, one for each CPU or GPU; ``restarts``: how often they start again when one dies.
+    fit are stored with the run. Without any of them, here or in the recipe, a run takes 30 minutes and at most 40
+    epochs. ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML
+    file, a name ("small", "published") or a recipe object, which all of these override; None: "small" for a BERT below
+    base size, else "published". ``processes``: how many share the work on a CPU; auto: one per thread, if the run is
+    long enough. ``sharding``: under torchrun, full divides weights, gradients and optimiser state among all processes;
+    auto: only if one of them lacks the memory for all. ``on``: a Ray cluster, "ray" or "ray://HOST:10001", on which
+    ``processes`` train, one per CPU or GPU; ``restarts``: how often they may restart when one dies.
     """
     if out is None:
         raise ConfigError("out is missing: give a new folder for the run")
@@ -148,9 +148,9 @@ def pretrain_or_resume(
     processes: Processes = "auto",
     corpus: Path | None = None,
 ) -> Outcome:
-    """Resume the run that is a part of larger work, or start it: ``recipe`` is called only then.
+    """Resume a run that is a part of larger work, or start it, calling ``recipe`` only then.
 
-    ``corpus``: where it is, if it moves with the larger work's folder. KeyboardInterrupt if it was asked to stop.
+    ``corpus``: the corpus's path, if it moves with the larger work's folder. KeyboardInterrupt if asked to stop.
     """
     if (run / RECIPE).is_file():
         outcome = resume(run, tell, corpus=corpus, processes=processes)
@@ -185,7 +185,7 @@ def _run(
 ) -> Outcome:
     if not on:
         return run_recipe(recipe, run, tell, processes, sharding)
-    # Imported here, because its ranks run what this module defines.
+    # Imported here because that module's ranks run what this one defines.
     from firth.pretraining.on_cluster import train_on_cluster
 
     return train_on_cluster(recipe, run, on, tell, processes=processes, sharding=sharding, restarts=restarts)
@@ -194,7 +194,7 @@ def _run(
 def run_recipe(
     recipe: Pretrain, run: Path, tell: Callable[[str], None], processes: Processes, sharding: Sharding
 ) -> Outcome:
-    """Start or resume a run here: as one of the processes of torchrun or Ray, or with processes of its own."""
+    """Start or resume a run in this process: as one that torchrun or Ray started, or with processes of its own."""
     world = join_world()
     reuse_memory()
     try:
@@ -227,7 +227,7 @@ def sized(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None]
     """Set the number of steps that fit the recipe's minutes or epochs; runs in each process."""
     pace = measure_pace(recipe, run, world, n_threads=n_threads, seconds=_MEASURE_S)
     resolved = with_steps(recipe, pace)
-    # Each process has measured its own speed: all use the leading one's, or they would evaluate in different steps.
+    # Each process has measured its own speed: all use the leading one's, or they would evaluate at different steps.
     ours = {name: float(getattr(resolved.train, name)) * world.leads for name in ("steps", "eval_every", "save_every")}
     length: dict[str, Any] = {name: int(value) for name, value in sum_over_ranks(ours, world).items()}
     resolved = dataclasses.replace(resolved, train=dataclasses.replace(resolved.train, **length))

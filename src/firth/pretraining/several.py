@@ -26,15 +26,15 @@ Sharding = Literal["auto", "none", "full"]
 # Starting a process takes seconds: with fewer floating-point operations one process is as fast.
 SHORT_RUN_FLOPS = 5e12
 _SHORT_RUN_MINUTES = 1.0
-# Each process tells the crops of its own micro-batch apart: of few of them there is little to learn.
+# Each process compares only the crops of its own micro-batch: there is little to learn from a few.
 _FEWEST_PAIRS = 32
 
 
 def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
     """Choose the number of processes: as requested, else as before, else one for each thread.
 
-    On a CPU several single-threaded processes train faster than one with several threads. With a GPU, for a short
-    run, or with too little memory, it is one. ConfigError if that many cannot share a step.
+    On a CPU several single-threaded processes train faster than one with several threads. With a GPU or for a
+    short run it is one; with little memory, as many as fit. ConfigError if that many cannot share a step.
     """
     if asked == 1:
         return 1
@@ -83,7 +83,7 @@ def for_processes(recipe: Pretrain, n: int) -> Pretrain:
 
 
 def most_slots(recipe: Pretrain) -> int:
-    """The most micro-batches that can each hold a sequence, or of crops as many as are to be told apart."""
+    """The maximum number of micro-batches that can each hold a sequence, or of crops enough to compare."""
     sequences = {"translations": 2, "crops": 2 * _FEWEST_PAIRS}.get(recipe.data.instances, 1)
     return max(recipe.train.batch_tokens // (sequences * max(recipe.data.lengths)), 1)
 
@@ -132,7 +132,7 @@ def memory_of(recipe: Pretrain, machine: Machine, n: int, *, shares: int = 1) ->
 
 
 def check_sharding(asked: Sharding) -> None:
-    """ConfigError for ``full`` where the processes are of one machine, or there is only one."""
+    """Raise ConfigError for ``full`` if the processes are those of one machine, or there is only one."""
     if asked == "full":
         raise ConfigError(
             "--sharding full is for several processes that torchrun starts; those of one machine (--processes) "
@@ -143,8 +143,8 @@ def check_sharding(asked: Sharding) -> None:
 def with_sharding(recipe: Pretrain, world: World, asked: Sharding, tell: Callable[[str], None]) -> World:
     """Choose whether the processes that torchrun started divide weights, gradients and optimiser state.
 
-    auto: if one of them has too little memory for all. Unless none is asked for, blocks are recomputed if that is not
-    enough. ConfigError if that cannot be.
+    auto: if one of them has too little memory for all. Unless ``asked`` is none, blocks are recomputed if memory is
+    still not enough. ConfigError if ``asked`` is full and that is impossible.
     """
     if world.group is not None:
         check_sharding(asked)
@@ -160,7 +160,7 @@ def with_sharding(recipe: Pretrain, world: World, asked: Sharding, tell: Callabl
         free /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def lacks(recipe: Pretrain, shares: int) -> str:
-        """What is said where a process has too little memory; empty if all have enough."""
+        """A message if a process has too little memory; empty if all have enough."""
         need = memory_of(recipe, machine, 1, shares=shares).total
         if not any_rank(free is not None and need > free, world):
             return ""
@@ -185,7 +185,7 @@ def with_sharding(recipe: Pretrain, world: World, asked: Sharding, tell: Callabl
 
 
 def _barred(recipe: Pretrain) -> str:
-    """Why a run cannot divide its weights, or nothing."""
+    """Why a run cannot divide its weights; empty if it can."""
     if recipe.optim.kind == "muon":
         return "optim.kind=muon updates whole matrices: use adamw or bert_adam"
     return "train.compile=true does not work with it: set it to false" if recipe.train.compile else ""

@@ -26,7 +26,7 @@ def makes_same_words(one: Tokenizer, other: Tokenizer) -> bool:
 def weights_for_words(loaded: Loaded, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], int]:
     """The model's weights for ``tokenizer``'s words, and how many words are new to the model.
 
-    A shared word keeps its row, and its bias; a new one is initialised with the mean of all old words, or
+    A shared word keeps its vector and its bias; a new one is initialised with the mean of all old words, or
     with zeros in a frozen table.
     Source: Howard & Ruder 2018, §3.2 (specification §3).
     """

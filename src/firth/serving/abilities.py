@@ -1,4 +1,4 @@
-"""What a served model can be asked for, and the vectors of its words."""
+"""The abilities of a served model, and the vectors of its words."""
 
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ def words_of(predictor: "Model | Baseline") -> "WordTable | None":
 
 
 def abilities_of(predictor: "Model | Baseline") -> frozenset[str]:
-    """What a model can be asked for."""
+    """The abilities of a model: what clients can ask it for."""
     if isinstance(predictor, Baseline):
         return frozenset({"predict"})
     from firth.folder import PRETRAINING

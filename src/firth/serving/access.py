@@ -1,4 +1,4 @@
-"""Who may ask: keys, host names, and where a page that asks comes from."""
+"""Access control: keys, host names, and the origin of pages that send requests."""
 
 import hashlib
 import hmac
@@ -19,24 +19,24 @@ from firth.serving.refusals import RefusalError
 KEY_VARIABLE = "FIRTH_API_KEY"
 _SHORTEST_KEY = 16
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-# What a Host header may be: a name or an address, and a port. Browsers send names of other alphabets in ASCII.
+# The form of a Host header: a name or an address, and a port. Browsers encode names of other alphabets in ASCII.
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?\.?)(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """Which requests are let in. ``keys``: SHA-256 of each. ``hosts``: names that the server answers to; none: any."""
+    """Which requests are allowed. ``keys``: SHA-256 of each. ``hosts``: names that the server answers to; none: any."""
 
     keys: tuple[bytes, ...] = ()
     hosts: tuple[str, ...] = ()
 
     def client(self, headers: Mapping[str, str], address: str) -> Hashable:
-        """Who asks: the number of the key, or the address. RefusalError 401 without a key that is known."""
+        """Identify the client by the number of its key, or by its address. RefusalError 401 without a known key."""
         if not self.keys:
             return address
         scheme, _, key = headers.get("authorization", "").partition(" ")
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
-        # All are compared, each in constant time: the time tells nothing about any of them.
+        # All are compared, each in constant time, so that timing reveals nothing about any of them.
         found = [number for number, known in enumerate(self.keys) if hmac.compare_digest(digest, known)]
         if scheme.lower() != "bearer" or not found:
             sent = scheme.lower() == "bearer" and key.strip()
@@ -46,7 +46,7 @@ class Access:
         return ("key", found[0])
 
     def check_host(self, headers: Mapping[str, str]) -> None:
-        """RefusalError for a name that is not the server's (DNS rebinding), and for a page from elsewhere."""
+        """Raise RefusalError for a name that is not the server's (DNS rebinding), and for a page of another site."""
         host = headers.get("host", "")
         if self.hosts and host_name(host) not in self.hosts:
             name = (host_name(host)[:60] if _HOST.fullmatch(host) else "") or "NAME"
@@ -58,7 +58,7 @@ class Access:
 
 
 def _site(origin: str) -> str | None:
-    """The name and port in an Origin header; None where there are none."""
+    """The name and port in an Origin header; None if there are none."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:
@@ -74,7 +74,7 @@ def host_name(host: str) -> str:
 
 
 def allowed_name(given: str) -> str:
-    """A name or address of the command line as ``host_name`` has it; ConfigError for what no Host header can be."""
+    """Normalise a name or address of the command line like ``host_name``; ConfigError if it fits no Host header."""
     host = f"[{given}]" if given.count(":") > 1 and not given.startswith("[") else given
     if not (name := host_name(host) if _HOST.fullmatch(host) else ""):
         raise ConfigError(f"--allowed-host {given!r}: expected a host name, such as box.lan, without http:// and path")
@@ -82,7 +82,7 @@ def allowed_name(given: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -90,7 +90,7 @@ def is_loopback(host: str) -> bool:
 
 
 def make_access(host: str, key_file: Path | None, allowed_hosts: Sequence[str], *, no_auth: bool) -> Access:
-    """What the flags ask for. ConfigError for an address that others reach, without keys."""
+    """Make the access rules that the flags ask for. ConfigError for an address that others can reach, without keys."""
     keys = read_keys(key_file)
     if no_auth and keys:
         raise ConfigError("--no-auth lets everybody in, but there are keys: leave out one or the other")
@@ -100,14 +100,14 @@ def make_access(host: str, key_file: Path | None, allowed_hosts: Sequence[str], 
             "say --no-auth"
         )
     names = set(map(allowed_name, allowed_hosts))
-    # An address for everybody has no name of its own: only those that are given are checked then.
+    # An address such as 0.0.0.0 has no name of its own: names are then checked only if some are given.
     if is_loopback(host) or names:
         names |= {host.lower().rstrip("."), *_LOCAL_NAMES}
     return Access(keys=tuple(hashlib.sha256(key.encode()).digest() for key in keys), hosts=tuple(sorted(names)))
 
 
 def read_keys(file: Path | None) -> list[str]:
-    """The keys of a file, one a line, and of the environment; ConfigError for a file that others can read."""
+    """Read the keys of a file, one per line, and of the environment; ConfigError for a file that others can read."""
     found = [key] if (key := os.environ.get(KEY_VARIABLE, "").strip()) else []
     if file is not None:
         try:

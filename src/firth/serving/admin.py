@@ -17,9 +17,9 @@ from firth.serving.refusals import RefusalError
 _Made = TypeVar("_Made")
 
 CANARY = "The old farmer walked to the river in the morning."
-# Texts of a warm-up: one short, one long, several; what they take is what the cost model begins with.
+# Numbers of texts in the warm-up: one short text, one long, several; their times initialise the cost model.
 _WARM_UP = (1, 1, 8, 4)
-# Tokens a second from which on connections cost more than computing: every processor but one is theirs then.
+# Tokens per second above which connections cost more than computing: they then get every CPU but one.
 _TINY_RATE = 50_000
 # The text format of Prometheus.
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,13 +27,13 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 @request_body
 class ReloadBody:
-    """``force``: take the new model even if its task or labels are others."""
+    """``force``: accept the new model even if its task or labels differ."""
 
     force: bool = False
 
 
 def canary(hosted: Hosted, repeat: int = 1, texts: int = 1) -> Job:
-    """A question that a model of any kind can answer."""
+    """A test question that a model of any kind can answer."""
     text = " ".join([CANARY] * repeat)
     if hosted.task == "answer":
         return hosted.predict([{"question": "Who walked?", "context": text}] * texts)
@@ -45,19 +45,19 @@ def canary(hosted: Hosted, repeat: int = 1, texts: int = 1) -> Job:
 
 
 def apart(do: Callable[[], _Made]) -> _Made:
-    """What ``do`` returns, called in a thread that ends with it.
+    """Return what ``do`` returns, called in a thread that ends with it.
 
-    A thread that has run a model keeps OpenMP's threads as long as it lives. Where there are more of them than
-    processors, those of the engine wait for one another by system calls, and a sentence takes a third longer.
+    A thread that has run a model keeps its OpenMP threads for as long as it lives. If there are more of them than CPUs,
+    those of the engine wait for one another by system calls, and a sentence takes a third longer.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(do).result()
 
 
 def warm(hosted: Hosted) -> None:
-    """Run a model before it is served: kernels are chosen, times are known; CheckpointError if it answers no numbers.
+    """Run a model before it is served, to choose kernels and measure times; CheckpointError if outputs are not finite.
 
-    In the calling thread: the engine must not know the model yet.
+    Runs in the calling thread: the engine must not know the model yet.
     """
     import time
 
@@ -77,7 +77,7 @@ def warm(hosted: Hosted) -> None:
 
 
 def renewed(old: Hosted, *, force: bool) -> Hosted:
-    """The model of a folder as it is now, loaded and warm; ConfigError if it is for something else."""
+    """Load and warm up the model now in a folder; ConfigError if task, labels or inputs differ, unless ``force``."""
     new = load_hosted(old.name, old.path, old.precision, old.threshold)
     if not force and new.task != old.task:
         raise ConfigError(f"{old.path} is for {new.task}, and the model that is served for {old.task}; force takes it")
@@ -95,9 +95,10 @@ def renewed(old: Hosted, *, force: bool) -> Hosted:
 
 
 async def reload_model(state: ServerState, name: str, *, force: bool = False) -> Hosted:
-    """Load a model aside and swap it in; what is queued is answered by the old one. On failure the old one stays.
+    """Load a model in the background and swap it in; the old one answers what is queued, and stays on failure.
 
-    One at a time: the model that was read last is the one that stays, and memory need hold one more only.
+    Only one reload runs at a time: the model that was read last is the one that stays, and memory must hold only one
+    more.
     """
     async with state.reloads:
         old = state.model(name)
@@ -111,15 +112,15 @@ async def reload_model(state: ServerState, name: str, *, force: bool = False) ->
 
 
 def leave_processors(state: ServerState) -> None:
-    """Compute with one thread if all models are tiny: two would wait for each other while connections have a core."""
+    """Compute with one thread if all models are tiny: two would wait for each other while connections use a core."""
     rates = [hosted.cost.rate(state.limits.slice_ms / 1e3) for hosted in state.models.values()]
     state.engine.one_thread = min(rates) > _TINY_RATE
 
 
 def forget_garbage() -> None:
-    """Collect garbage, and do not look at what is left again: it lives as long as the server.
+    """Collect garbage, and exempt what is left from further collections: it lives as long as the server.
 
-    Every full collection would walk through it, which takes a tenth of a second, and all requests wait meanwhile.
+    Every full collection would traverse it, which takes a tenth of a second, while all requests wait.
     """
     gc.unfreeze()
     gc.collect()
@@ -136,7 +137,7 @@ def why_not(error: Exception) -> str:
 
 
 def show_models(state: ServerState) -> None:
-    """Tell the metrics which models there are."""
+    """Record in the metrics which models are served."""
     gauge = state.engine.metrics.models
     gauge.clear()
     for hosted in state.models.values():

@@ -31,7 +31,7 @@ from firth.serving.kserve import HEADER
 from firth.serving.refusals import RefusalError, protocol_of
 from firth.serving.strict_json import parse_json
 
-# They are tried in this order: those that programs ask for come first.
+# Tried in this order: the routes that programs use come first.
 ROUTES: tuple[Route, ...] = (
     *tei.ROUTES,
     *openai.ROUTES,
@@ -41,7 +41,7 @@ ROUTES: tuple[Route, ...] = (
     *playground.ROUTES,
     *learning.ROUTES,
 )
-# What load balancers ask without a key, and the page in which a key can be typed. Only GET.
+# Routes that need no key: those for load balancers, and the page in which a key can be entered. Only GET.
 PUBLIC = frozenset({"/health", "/ping", "/ready", "/v2/health/live", "/v2/health/ready", "/", "/playground/{file}"})
 _SECURITY = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -54,7 +54,7 @@ _PROCESS, _NUMBERS = uuid.uuid4().hex[:16], itertools.count()
 
 
 def _id_of(request: Request) -> str:
-    """The id that a client has given its request, or a new one: of this process, and of no other request to it."""
+    """The id that the client gave its request, or a new one, unique to this process and request."""
     return request.headers.get("x-request-id", "")[:64] or f"{_PROCESS}{next(_NUMBERS):016x}"
 
 
@@ -75,20 +75,20 @@ def make_app(state: ServerState, access: Access) -> Starlette:
         refusal = RefusalError(error.status_code, "route", f"{request.method} {request.url.path}: {error.detail}")
         more = {name.lower(): value for name, value in (error.headers or {}).items()}
         if error.status_code == 405:
-            # The framework knows the one route that it met first; a path may have several.
+            # The framework reports only the first route that it found; a path may have several.
             matching = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
             more["allow"] = ", ".join(sorted({m for route in matching for m in route.methods or ()}))
         return _with_headers(_refused(refusal, request), {**_SECURITY, "x-request-id": _id_of(request), **more})
 
     app = Starlette(routes=routes, exception_handlers={HTTPException: unknown})
-    # A redirect would come before the checks of keys and hosts, and name the host that the client sent.
+    # A redirect would come before the checks of keys and hosts, and would contain the host that the client sent.
     app.router.redirect_slashes = False
     return app
 
 
 @functools.cache
 def interface() -> dict[str, Any]:
-    """The OpenAPI document, made by FastAPI, which does nothing else: its layers would take a third of a request."""
+    """The OpenAPI document. FastAPI is used for nothing else: its layers would take a third of a request's time."""
     app = FastAPI(title="Firth")
 
     async def unused(request: Request) -> None:
@@ -107,7 +107,7 @@ def interface() -> dict[str, Any]:
     return app.openapi()
 
 
-# What a request may be refused with, for OpenAPI.
+# Reasons for refusing a request, by status, for OpenAPI.
 _REFUSED = {
     400: "The body is empty or not JSON, or the model has not learned this task",
     401: "A key is missing or unknown",
@@ -128,7 +128,7 @@ _REFUSED_GET = (401, 403, 404, 422, 500, 503)
 
 
 def _described(route: Route) -> dict[str, Any]:
-    """A route for OpenAPI: the parameters of its path, its body, and its refusals."""
+    """Describe a route for OpenAPI: the parameters of its path, its body, and its refusals."""
     names = re.findall(r"{(\w+)}", route.path)
     parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     codes = _REFUSED_GET if route.method == "GET" else tuple(_REFUSED)
@@ -144,7 +144,7 @@ def _described(route: Route) -> dict[str, Any]:
 
 
 def _in_place(schema: Any, definitions: dict[str, Any]) -> Any:
-    """A schema with what it refers to in place of each reference, which would not be found inside a larger document."""
+    """Replace each reference in a schema by its definition, which would not be found inside a larger document."""
     if isinstance(schema, list):
         return [_in_place(item, definitions) for item in schema]
     if not isinstance(schema, dict):
@@ -163,7 +163,7 @@ def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Req
         try:
             context = _context(state, access, request, route, started_s, headers)
             if route.method == "GET":
-                # What is public needs no model, and what is not tells of models that are not all there yet.
+                # Public routes need no model; the others report on models, which are not all loaded yet.
                 if not state.started and route.path not in PUBLIC:
                     state.check_ready()
                 found = await route.answer(context, None)
@@ -189,7 +189,7 @@ def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Req
 
 @dataclass(frozen=True, slots=True)
 class _Streamed:
-    """An answer in parts. Its request ends with it, also where the client left before the first part was asked for."""
+    """A streamed answer. Its request ends with it, even if the client left before the first part was requested."""
 
     response: StreamingResponse
     context: Context
@@ -218,7 +218,7 @@ def _context(
 
 
 async def _accepted(context: Context, route: Route, adapter: TypeAdapter[Any] | None) -> Any:
-    """The answer to a request with a body, which is in flight until its answer was sent or its client left."""
+    """Answer a request with a body; it is in flight until its answer has been sent or its client has left."""
     state, request = context.state, context.request
     state.check_ready()
     state.engine.in_flight += 1
@@ -226,7 +226,7 @@ async def _accepted(context: Context, route: Route, adapter: TypeAdapter[Any] | 
     streams = False
     try:
         if not route.path.startswith("/admin"):
-            # Before the body is read: with small models this thread has more to do than the engine.
+            # Before the body is read: with small models, this thread has more to do than the engine.
             state.engine.check_in_flight()
         data = await _body(request, context)
         checked = None
@@ -245,7 +245,7 @@ def _landed(state: ServerState) -> None:
 
 
 async def _body(request: Request, context: Context) -> bytes:
-    """The body, no longer than allowed and within its time."""
+    """Read the body; RefusalError if it is compressed, longer than allowed or too slow."""
     limits, found = context.state.limits, bytearray()
     too_long = RefusalError(413, "body", f"the body is longer than {limits.body_bytes:,} bytes")
     if (coding := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
@@ -267,7 +267,7 @@ async def _body(request: Request, context: Context) -> bytes:
 
 
 def _parsed(request: Request, data: bytes) -> Any:
-    """The JSON of a body; what is behind it, by the binary extension of KServe, goes beside the request."""
+    """Parse the JSON of a body; what follows it, by KServe's binary extension, is stored with the request."""
     size = request.headers.get(HEADER)
     if size is not None and protocol_of(request.url.path) == "kserve":
         if not (size.isascii() and size.isdigit() and len(size) <= 18 and int(size) <= len(data)):
@@ -284,7 +284,7 @@ def _read(request: Request, data: bytes, adapter: TypeAdapter[Any]) -> Any:
 
 
 async def _unless_left(request: Request, answer: Awaitable[Any]) -> Any:
-    """An answer; whoever closes the connection before it is there cancels it."""
+    """Wait for an answer; a client that closes the connection first cancels it."""
     work = asyncio.ensure_future(answer)
     left = asyncio.ensure_future(_disconnected(request))
     answered = False
@@ -296,7 +296,7 @@ async def _unless_left(request: Request, answer: Awaitable[Any]) -> Any:
         if not answered:
             work.cancel()
             await asyncio.wait({work})
-    # A cancellation that comes together with the answer may be lost: the answer is handed on then, and so ends.
+    # A cancellation that coincides with the answer may be lost: then the answer is passed on, which ends it.
     if not answered and (work.cancelled() or work.exception() is not None):
         raise ClientDisconnect
     return work.result()
@@ -308,7 +308,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _refusal(error: Exception, request_id: str) -> RefusalError:
-    """What a client gets of an error: ours as they are, any other without a word of it."""
+    """The error that a client sees: our own as they are, any other without its message."""
     if isinstance(error, RefusalError):
         return error
     if isinstance(error, ClientDisconnect):
@@ -318,7 +318,7 @@ def _refusal(error: Exception, request_id: str) -> RefusalError:
     if isinstance(error, ConfigError):
         return RefusalError(422, "option", str(error))
     if isinstance(error, FirthError):
-        # What a text or body is wrong in.
+        # Something is wrong with a text or with the body.
         bad_json = str(error).startswith("the body ")
         return RefusalError(400 if bad_json else 422, "input", str(error))
     say(f"request {request_id}: {type(error).__name__}: {error}")
@@ -330,13 +330,13 @@ def _refused(refusal: RefusalError, request: Request) -> Response:
 
 
 def _with_headers(response: Response, headers: dict[str, str]) -> Response:
-    """Add headers that a response does not have: ``headers.update`` would look for each among all that it has."""
+    """Add headers that a response does not have yet; ``headers.update`` would search the existing ones for each."""
     response.raw_headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     return response
 
 
 def _tell(context: Context, response: Response, started_s: float) -> None:
-    """The headers of TEI: milliseconds, tokens, and how long texts were read."""
+    """Add the headers of TEI: milliseconds, tokens, and whether texts were read in windows or truncated."""
     caller = context.caller
     if not caller.tokens:
         return

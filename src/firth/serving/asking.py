@@ -1,4 +1,4 @@
-"""What the routes of all protocols share: a request's body, its checks, and the call of the engine."""
+"""Shared by the routes of all protocols: request bodies, their checks, and calls of the engine."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ from firth.serving.hosted import Hosted
 from firth.serving.labels import entropy
 from firth.serving.refusals import RefusalError
 
-# What each task's routes are, for a model that was asked for something else.
+# The routes of each ability and task, for the error of a model that was asked for something else.
 ABILITY_ROUTES = {
     "predict": "POST /predict",
     "embed": "POST /embed, /v1/embeddings, /feature-extraction, /sentence-similarity, /hidden_states, /learn, /probe",
@@ -41,14 +41,14 @@ TASK_ROUTES = {
     "choose": "/multiple-choice",
 }
 T = TypeVar("T")
-# A list of a body: the first wrong element is the only one that is described, of however many.
+# A list in a body: only the first wrong element is reported, however many there are.
 Listed = Annotated[list[T], Field(fail_fast=True)]
 Texts = str | Listed[str]
 
 
 @dataclass(eq=False)
 class ServerState:
-    """All that the server is: its models by name, the first of which is the default."""
+    """The state of the server that routes share: its models by name, the first of which is the default, and more."""
 
     models: dict[str, Hosted]
     engine: Engine
@@ -56,16 +56,16 @@ class ServerState:
     accept_ids: bool = False
     started: bool = False
     reloads: asyncio.Lock = field(default_factory=asyncio.Lock)
-    learning: bool = False  # a learning curve is computed, of which there is one at a time
+    learning: bool = False  # a learning curve is being computed; only one at a time
 
     def check_ready(self) -> None:
-        """RefusalError 503 while models are loaded at the start, and once the server shuts down."""
+        """Raise RefusalError 503 while models are being loaded at the start, and once the server shuts down."""
         if not self.ready:
             what = "shutting down" if self.engine.draining else "loading"
             raise RefusalError(503, "not ready", f"the server is {what}", headers={"Retry-After": "5"})
 
     def model(self, name: str | None) -> Hosted:
-        """The model of a name, or the default; RefusalError 404."""
+        """The model with a name, or the default; RefusalError 404 if there is none."""
         found = next(iter(self.models.values())) if name is None else self.models.get(name)
         if found is None:
             message = f"there is no model {str(name)[:60]!r}; there are: {', '.join(self.models)}"
@@ -79,7 +79,7 @@ class ServerState:
 
 @dataclass(eq=False)
 class Context:
-    """One request: its server, who asks, the raw request, and the model that answered.
+    """One request: its server, its caller, the raw request, and the model that answered.
 
     ``at_end``: closed once the request has ended, however it ends; a stream ends with its last part.
     """
@@ -93,7 +93,7 @@ class Context:
     at_end: ExitStack = field(default_factory=ExitStack)
 
     def hosted(self, ability: str, name: str | None = None) -> Hosted:
-        """The model of the path, of ``name``, or the default; RefusalError 400 if it cannot do that."""
+        """The model named in the path or by ``name``, or the default; RefusalError 400 if it lacks the ability."""
         hosted = self.state.model(self.request.path_params.get("model", name))
         self.model_name = hosted.name
         if ability not in hosted.abilities:
@@ -103,7 +103,7 @@ class Context:
         return hosted
 
     def texts(self, value: Sequence[str], name: str = "inputs") -> list[str]:
-        """Texts of the body, as many and as long as they may be."""
+        """Return texts of the body, after checking their number and lengths."""
         limits = self.state.limits
         self.check_number(len(value), name)
         for text in value:
@@ -114,9 +114,9 @@ class Context:
         return list(value)
 
     def check_pairs(self, hosted: Hosted, items: Sequence[Any], two: str, pair: str) -> None:
-        """RefusalError for a pair of texts where the model learnt from single ones, or the reverse.
+        """Raise RefusalError for a pair of texts if the model was trained on single ones, or the reverse.
 
-        How a request writes ``two`` texts, and a ``pair``: the model's own words are about files.
+        ``two`` and ``pair``: how a request writes two texts, and a pair; the model's own message is about files.
         """
         if hosted.pairs is False and any(isinstance(item, tuple) for item in items):
             message = f"inputs: a pair of texts, and {hosted.name} reads single texts; write two texts as {two}"
@@ -126,7 +126,7 @@ class Context:
             raise RefusalError(422, "pair", message, "inputs")
 
     def check_number(self, n: int, name: str = "inputs") -> None:
-        """RefusalError for no inputs, and for more than the server takes in one request."""
+        """Raise RefusalError for no inputs, and for more than the server accepts in one request."""
         limits = self.state.limits
         if not n:
             raise RefusalError(400, "empty", f"{name}: expected at least one", name)
@@ -134,15 +134,15 @@ class Context:
             raise RefusalError(422, "inputs", f"{name}: {n}; this server takes {limits.inputs} in one request", name)
 
     def admit(self) -> None:
-        """RefusalError 429 for a long body of a client whose requests would wait too long."""
+        """Raise RefusalError 429 for a long body from a client whose requests would wait too long."""
         self.state.engine.admit_long(self.caller)
 
     async def aside(self, make: Callable[[], T]) -> T:
-        """What ``make`` returns, without keeping others waiting if the body is long; RefusalError 504 if too late."""
+        """Return what ``make`` returns, without blocking others if the body is long; RefusalError 504 if too late."""
         return await self.state.engine.aside(self.caller, make)
 
     async def ask(self, job: Job) -> Any:
-        """The answers of the engine to a question."""
+        """Return the engine's answers to a question."""
         found = await self.state.engine.ask(job, self.caller)
         if job.forward.what == "predict":
             for _, answer in found:
@@ -153,16 +153,16 @@ class Context:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def request_body(kind: type[T]) -> type[T]:
-    """Make a class the frozen dataclass of a body: a field that it lacks is refused instead of ignored."""
+    """Make a class the frozen dataclass of a request body; unknown fields are refused instead of ignored."""
     kind.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]  # read by TypeAdapter
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route: what it is called, the dataclass of its body (None: it has none), and what answers it.
+    """A route: method and path, the function that answers it, and the dataclass of its body (None: it has none).
 
-    ``media``: the type of its answer, where all answers have one.
+    ``media``: the media type of its answers, if they share one.
     """
 
     method: str
@@ -174,19 +174,19 @@ class Route:
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A value as JSON; numbers of NumPy included."""
+    """Make a JSON response from a value, which may contain NumPy arrays and numbers."""
     content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(content, status, headers, media_type="application/json")
 
 
-# Alternatives of a union, which pydantic names as if they were fields.
+# Types in a union, which pydantic reports as if they were fields.
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "none"})
 
 
 def validated(adapter: TypeAdapter[Any], value: Any, name: str = "") -> Any:
-    """A body, or its field ``name``, as its type; RefusalError 422 names the first field that is wrong.
+    """Convert a body, or its field ``name``, to its type; RefusalError 422 names the first wrong field.
 
-    As JSON has it: a number is no truth value, and a text no number.
+    Types are those of JSON: a number is not a boolean, and a string is not a number.
     """
     try:
         return adapter.validate_json(json.dumps(value), strict=True)
@@ -198,7 +198,7 @@ def validated(adapter: TypeAdapter[Any], value: Any, name: str = "") -> Any:
 
 
 def _nearest(errors: list[Any]) -> Any:
-    """Of the first error of each type that a value may have: that of the type of which most was right."""
+    """Choose among the first errors of each type that a value may have: that of the type that matched furthest."""
 
     def right(error: Any) -> tuple[int, list[int]]:
         place = _named(error["loc"])
@@ -208,7 +208,7 @@ def _nearest(errors: list[Any]) -> Any:
 
 
 def _named(place: Sequence[Any]) -> list[Any]:
-    """The parts of a place that are in the body: fields and indices."""
+    """The parts of an error's location that are in the body: fields and indices."""
     return [part for part in place if isinstance(part, int) or _is_field(part)]
 
 
@@ -221,14 +221,14 @@ def as_list(value: Texts) -> list[str]:
 
 
 def refuse_other(name: str, value: Any, *allowed: Any) -> None:
-    """RefusalError for an option that is known, but does not do here what the client expects."""
+    """Raise RefusalError for a known option whose value would not do here what the client expects."""
     if value not in allowed:
         message = f"{name}={value!r} is not supported: leave it out"
         raise RefusalError(422, "option", message, name)
 
 
 def checked_ids(hosted: Hosted, ids: list[list[int]], limits: Limits) -> list[list[int]]:
-    """Token ids of a body; RefusalError for one that the vocabulary lacks."""
+    """Check the token ids of a body; RefusalError for too many, and for one that is not in the vocabulary."""
     size = hosted.model.loaded.tokenizer.size
     if len(ids) > limits.inputs:
         raise RefusalError(422, "inputs", f"{len(ids)} inputs; this server takes {limits.inputs} in one request")
@@ -240,14 +240,14 @@ def checked_ids(hosted: Hosted, ids: list[list[int]], limits: Limits) -> list[li
 
 
 def as_base64(vector: Any) -> str:
-    """A float32 vector, little-endian, in base64."""
+    """Encode a vector as little-endian float32 in base64."""
     import numpy as np
 
     return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode("ascii")
 
 
 def ids_of(inputs: Any) -> list[list[int]] | None:
-    """Inputs that are token ids, as a list of rows; None if they are texts."""
+    """Inputs that are token ids, as a list of sequences; None if they are texts."""
     if not isinstance(inputs, list) or not inputs:
         return None
     if isinstance(inputs[0], int):

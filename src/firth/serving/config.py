@@ -8,7 +8,7 @@ from firth.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What one request, one client and all clients together may ask for."""
+    """Limits on one request, one client and all clients together."""
 
     body_bytes: int = option(2_000_000, "longest body of a request; a longer one is refused with 413")
     body_s: float = option(10.0, "seconds within which a body must be there; a slower one is refused with 408")

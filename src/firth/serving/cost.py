@@ -1,24 +1,24 @@
-"""How long a batch takes, learnt while serving: c0 + c1 T + c2 Σ T², by least squares that forget old batches."""
+"""Predict the time of a batch, learnt while serving: c0 + c1 T + c2 Σ T², by least squares that forget old batches."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
-# What T and Σ T² are counted in, so that the three coefficients are of similar size.
+# Units of T and Σ T², so that the three coefficients are of similar magnitude.
 _TOKENS, _SQUARES = 1e3, 1e6
-# Weight of the batch before the newest: a thousand batches make an earlier one a thousandth.
+# Weight of a batch relative to the next one: after a thousand batches, a thousandth of it is left.
 _FORGET = 0.993
-# Strength of the first guess, in batches.
+# Weight of the initial guess, in batches.
 _PRIOR = 1e-3
-# Tokens a second where nothing was measured yet.
+# Tokens per second before anything was measured.
 _FIRST_RATE = 1e4
 
 
 @dataclass(slots=True)
 class CostModel:
-    """Seconds of a batch with T tokens in rows of lengths T_i: c0 + c1 T + c2 Σ T_i², none of them negative.
+    """Seconds of a batch with T tokens in rows of lengths T_i: c0 + c1 T + c2 Σ T_i², without negative coefficients.
 
-    Source: attention is quadratic in each row, all else linear; c0 is what a call costs by itself.
+    Source: attention is quadratic in each row, all else is linear; c0 is the fixed cost of a call.
     """
 
     products: np.ndarray = field(default_factory=lambda: np.eye(3) * _PRIOR)
@@ -26,13 +26,13 @@ class CostModel:
     tokens: float = 0.0
     squares: float = 0.0
     seconds: float = 0.0
-    # Python's floats: a prediction is made for every row that waits, and NumPy's scalars take several times as long.
+    # Python's floats: a prediction is made for every waiting row, and NumPy's scalars take several times as long.
     coefficients: tuple[float, float, float] = (0.0, _TOKENS / _FIRST_RATE, 0.0)
 
     def learn(self, tokens: int, squares: float, seconds: float) -> None:
-        """Take note of a batch that was run."""
+        """Update the coefficients with a batch that was run."""
         x = np.array([1.0, tokens / _TOKENS, squares / _SQUARES])
-        # Relative errors count: short batches are the most, and the ones that wait for nothing else.
+        # Relative errors count: short batches are the most frequent, and the ones that wait for nothing else.
         weight = 1 / max(seconds, 1e-4)
         self.products = self.products * _FORGET + np.outer(x, x) * weight
         self.sums = self.sums * _FORGET + x * seconds * weight
@@ -42,14 +42,14 @@ class CostModel:
         self.coefficients = c0, c1, c2
 
     def predict(self, tokens: int, squares: float) -> float:
-        """Seconds that a batch will take."""
+        """Predict the seconds that a batch will take."""
         c0, c1, c2 = self.coefficients
         return c0 + c1 * tokens / _TOKENS + c2 * squares / _SQUARES
 
     def rate(self, slice_s: float) -> float:
-        """Tokens a second where batches of ``slice_s`` are full, as they are when many wait.
+        """Tokens per second if batches of ``slice_s`` are full, as they are when many requests wait.
 
-        At least what was measured: batches that nobody had to wait for are small, and slower per token.
+        At least the measured rate: batches under low load are small, and slower per token.
         """
         if not self.seconds:
             return _FIRST_RATE
@@ -61,7 +61,7 @@ class CostModel:
 
 
 def _without_negatives(products: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """The least-squares solution whose coefficients are not negative: those that would be are left out."""
+    """The least-squares solution without negative coefficients: those that would be negative are set to 0."""
     kept = [0, 1, 2]
     while kept:
         part = np.linalg.lstsq(products[np.ix_(kept, kept)], sums[kept], rcond=None)[0]

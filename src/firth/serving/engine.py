@@ -1,8 +1,8 @@
-"""The engine: one thread that runs the batches of all models, and what stands between it and the routes.
+"""The engine: one thread that runs the batches of all models, and the interface between it and the routes.
 
 A question is tokenised in one of two threads, queued, computed row by row in batches that it may share with others, and
-answered by the tokenizer threads again; with a short body, the event loop's thread does what is theirs. A search
-(generation, translation) runs in a thread of its own, whose every step is a row in the queue.
+answered by the tokenizer threads again; for a short body, the event loop's thread does their part. A search
+(generation, translation) runs in a thread of its own, and each of its steps is a row in the queue.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from firth.inference.decoding import Through
 
 _TOKENIZER_THREADS = 2
-# A body of so many bytes is tokenised in the event loop's own thread: handing it to another one would take longer.
+# A body of at most this many bytes is tokenised in the event loop's own thread: handing it to another takes longer.
 _SMALL_BYTES = 1024
-# Searches that go on at the same time, of all clients and of one; further ones wait.
+# Searches that run at the same time, of all clients and of one; further ones wait.
 _SEARCHES, _SEARCHES_A_CLIENT = 16, 4
-# Seconds between two times that freed memory goes back to the system: batches of ever new sizes leave gaps, by which a
-# server grew for as long as it was asked; after every batch it would be a tenth slower.
+# Seconds between returns of freed memory to the system: batches of ever new sizes leave gaps, which made a server grow
+# for as long as requests came; with a return after every batch it would be a tenth slower.
 _GIVE_BACK_S = 10.0
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Caller:
-    """Who asks, until when there must be an answer (``time.monotonic``), and what answering has taken so far."""
+    """A client, its deadline for an answer (``time.monotonic``), and what answering has taken so far."""
 
     client: Hashable
     deadline_s: float
@@ -55,7 +55,7 @@ class Caller:
 
 @dataclass(eq=False, slots=True)
 class _Ticket:
-    """What a queued request waits for. ``begun_s``: when its first row was computed."""
+    """The outputs that a queued request waits for. ``begun_s``: when the computation of its first row began."""
 
     future: "Future[list[Any]]"
     outputs: list[Any]
@@ -66,9 +66,9 @@ class _Ticket:
 
 @dataclass(slots=True)
 class _Pauses:
-    """Of a long batch: predicted seconds that others may still take meanwhile, and seconds that were taken.
+    """The pauses of a long batch: predicted seconds that others may still take, and seconds that they have taken.
 
-    Others get as long as the batch itself: it takes twice its time at most.
+    Others get as long as the batch itself, which then takes at most twice its own time.
     """
 
     left_s: float
@@ -79,7 +79,7 @@ class _Pauses:
 class Engine:
     """Runs batches on a thread of its own, from ``start`` to ``stop``.
 
-    ``one_thread``: whether PyTorch computes on that thread alone; it may change at any time.
+    ``one_thread``: whether PyTorch computes only on that thread; it may change at any time.
     """
 
     limits: Limits
@@ -102,16 +102,16 @@ class Engine:
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self.tokenizers = ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenizer")
         self.searches = ThreadPoolExecutor(_SEARCHES, "search")
-        # By client, for as long as one of its searches goes on or waits.
+        # By client, for as long as one of its searches runs or waits.
         self._turns: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
-        # Labels are learned from for one client at a time, in a thread that no search waits for.
+        # Learning from labels runs for one client at a time, in a thread that no search waits for.
         self.learners = ThreadPoolExecutor(1, "learner")
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after its batch; what still waits gets 503."""
+        """End the thread after its current batch; requests that still wait get 503."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -140,10 +140,10 @@ class Engine:
                 if self._stopped:
                     return
                 assert batch is not None
-                # What is called may watch the layers itself, and is to see no others' rows there.
+                # A called function may hook the layers itself, and must not see other rows there.
                 called = isinstance(batch.kind, Forward) and batch.kind.what in CALLED
                 long = not called and self.scheduler.is_long(batch)
-            # Each thread has a number of its own, which no other one can change.
+            # Each thread has its own setting, which no other thread can change.
             if torch.get_num_threads() != (threads := 1 if self.one_thread else usual):
                 torch.set_num_threads(threads)
             self._run(batch, long)
@@ -160,7 +160,7 @@ class Engine:
             self._drop(request, "late", _late())
 
     def _begun(self, batch: SharedBatch | None) -> SharedBatch | None:
-        """Note when requests stop waiting; the lock is held."""
+        """Record when requests stop waiting; the caller holds the lock."""
         now = time.monotonic()
         for taken in batch.rows if batch else ():
             ticket = self._tickets[taken.request]
@@ -185,7 +185,7 @@ class Engine:
         self.metrics.batch(batch.tokens, len(batch.rows), seconds)
 
     def _let_in(self, batch: SharedBatch, pauses: "_Pauses") -> None:
-        """Compute what others wait for, in the middle of a long batch."""
+        """Compute what other clients wait for, in the middle of a long batch."""
         started_s = time.monotonic()
         while pauses.left_s > 0:
             with self._changed:
@@ -213,7 +213,7 @@ class Engine:
             ticket.future.set_result(ticket.outputs)
 
     def _drop(self, request: Request, reason: str, error: Exception | None) -> None:
-        """Let go of a request; the lock is held."""
+        """Drop a request; the caller holds the lock."""
         ticket = self._tickets.pop(request, None)
         if ticket is not None:
             self.metrics.dropped(reason)
@@ -225,7 +225,7 @@ class Engine:
     def _queue(self, caller: Caller, forward: Forward, rows: "list[QueuedRow]", alone: bool) -> tuple[Request, _Ticket]:
         request = Request(caller.client, forward, rows, caller.deadline_s, alone)
         ticket = _Ticket(Future(), [None] * len(rows), len(rows))
-        # It cannot be cancelled from here on: whoever does not want it any more leaves the queue.
+        # It cannot be cancelled from here on: a caller that no longer wants it leaves the queue.
         ticket.future.set_running_or_notify_cancel()
         with self._changed:
             if self._stopped:
@@ -241,7 +241,7 @@ class Engine:
             self._drop(request, "left", None)
 
     def admit(self, caller: Caller) -> None:
-        """RefusalError where a client's request would wait too long."""
+        """Raise RefusalError if a client's request would wait too long."""
         try:
             with self._changed:
                 self.scheduler.admit(caller.client, self.in_flight)
@@ -249,12 +249,12 @@ class Engine:
             raise self._overloaded(error.reason, error.retry_s) from None
 
     def admit_long(self, caller: Caller) -> None:
-        """The same for a long body alone: a short one costs nothing where it asks for nothing to be computed."""
+        """Like ``admit``, but only for a long body: a short one costs nothing if nothing is to be computed."""
         if not _is_small(caller):
             self.admit(caller)
 
     def check_in_flight(self) -> None:
-        """RefusalError where more requests are in flight than may be; costs nothing, so that it can come first."""
+        """Raise RefusalError if too many requests are in flight; costs nothing, so that it can come first."""
         if self.in_flight > self.limits.requests:
             raise self._overloaded("requests", 1.0)
 
@@ -269,7 +269,7 @@ class Engine:
         return RefusalError(429, reason, message, headers={"Retry-After": str(seconds)})
 
     async def aside(self, caller: Caller, make: Callable[[], T]) -> T:
-        """What ``make`` returns. For a long body it is called in a tokenizer thread, so that other requests go on.
+        """Return what ``make`` returns. For a long body it is called in a tokenizer thread, so as not to block others.
 
         RefusalError 504 if that takes longer than the caller waits.
         """
@@ -282,7 +282,7 @@ class Engine:
             raise _late() from None
 
     async def ask(self, job: Job, caller: Caller) -> Any:
-        """The answers to a question. Whoever cancels it leaves: rows that wait are not computed."""
+        """Return the answers to a question. If cancelled, it leaves the queue: waiting rows are not computed."""
         self.admit(caller)
         started_s = time.monotonic()
         prepared = job.prepare() if _is_small(caller) else await self._announced(caller, job)
@@ -292,13 +292,13 @@ class Engine:
         caller.windows, caller.cut = max(caller.windows, prepared.windows), caller.cut or prepared.cut
         outputs: list[Any] = []
         if prepared.rows:
-            if not _is_small(caller):  # of which nothing else came in between
+            if not _is_small(caller):  # for a small one, nothing came in between
                 self.admit(caller)
             outputs = await self._outputs(caller, job.forward, list(prepared.rows), job.alone)
         return await self.aside(caller, lambda: prepared.answers(outputs))
 
     async def _announced(self, caller: Caller, job: Job) -> Prepared:
-        """A question as rows, whose tokens are estimated from its bytes until they are known."""
+        """Prepare a question; until its tokens are known, an estimate from its bytes is announced."""
         key, estimate = (caller.client, job.forward), max(caller.body_bytes // 4, 1)
         with self._changed:
             self.scheduler.announce(*key, estimate)
@@ -321,10 +321,10 @@ class Engine:
             caller.inference_s += ticket.inference_s
 
     async def search(self, caller: Caller, hosted: Hosted, run: Callable[["Through"], T]) -> T:
-        """``run(through)`` in a thread of its own, each step that it hands to ``through`` as a row in the queue.
+        """Call ``run(through)`` in a thread of its own; each step that it passes to ``through`` is a row in the queue.
 
-        A row has as many tokens as the step reads: long prompts share no batch, and count for their client.
-        A few searches of a client go on at once, so that none takes all threads; RefusalError 504 after the deadline.
+        A row has as many tokens as the step reads: long prompts share no batch, and count for their client. Only a few
+        searches of a client run at once, so that none takes all threads; RefusalError 504 after the deadline.
         """
         self.admit(caller)
         left, steps = threading.Event(), list[Request]()
@@ -333,7 +333,7 @@ class Engine:
             request, ticket = self._queue(caller, hosted.step(), [QueuedRow(max(tokens, 1), step)], False)
             steps[:] = [request]
             try:
-                # Asked after the step is known: whoever leaves now sees it and takes it out of the queue.
+                # Checked after the step is recorded: a caller that leaves later sees it and takes it out of the queue.
                 if left.is_set():
                     raise _late()
                 return ticket.future.result(max(caller.deadline_s - time.monotonic(), 0.0))[0]
@@ -354,7 +354,7 @@ class Engine:
             self._end_steps(steps)
 
     def _end_steps(self, steps: list[Request]) -> None:
-        """Let go of the step that a search waits for, whose thread is free for another one then."""
+        """Drop the step that a search waits for, which frees its thread for another search."""
         with self._changed:
             for request in steps:
                 self.scheduler.leave(request)
@@ -374,7 +374,7 @@ class Engine:
 
 
 def _until_deadline(caller: Caller) -> asyncio.Timeout:
-    """TimeoutError inside, once the caller waits no longer."""
+    """A context that raises TimeoutError once the caller no longer waits."""
     return asyncio.timeout(max(caller.deadline_s - time.monotonic(), 0.0))
 
 
@@ -383,7 +383,7 @@ def _is_small(caller: Caller) -> bool:
 
 
 def _outputs(forward: Forward, works: list[Any]) -> list[Any]:
-    """The output of each work, or the exception that it raised: a text that fails does not take others along."""
+    """Run each work, and return its output or the exception that it raised: a failing text does not affect others."""
     import torch
 
     try:

@@ -1,8 +1,8 @@
 """What the engine thread runs: a batch of one kind, and a question to a model as rows, a forward pass and answers.
 
-``Forward.run`` is called by the engine thread alone, which owns all modules. No answer depends on what shares its
-batch, but for rounding: models whose layers look at a whole batch (ELMo's layer normalisation does) get each sequence
-by itself.
+Only the engine thread, which owns all modules, calls ``Forward.run``. Except for rounding, no answer depends on the
+rest of its batch: models whose layers depend on the whole batch (such as ELMo's layer normalisation) get one sequence
+at a time.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -29,20 +29,20 @@ What = Literal[
     "nearest",
     "step",
 ]
-# Rows whose work is a function, which is called alone: what it takes says nothing of a batch of tokens.
+# Kinds of rows whose work is a function, each called separately: its time says nothing about a batch of tokens.
 CALLED = frozenset({"attention", "follow", "nearest", "step"})
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What a batch runs: rows of equal ``Forward`` may share one. ``options`` change what is computed."""
+    """What a batch runs: rows with equal ``Forward`` may share one. ``options`` change what is computed."""
 
     hosted: "Hosted"
     what: What
     options: tuple[Any, ...] = ()
 
     def run(self, works: Sequence[Any]) -> list[Any]:
-        """The outputs of some rows' works, in order."""
+        """Run the works of some rows, and return their outputs in order."""
         if self.what in CALLED:
             return [work() for work in works]
         if self.hosted.batch_matters and len(works) > 1:
@@ -84,9 +84,9 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A question as rows, and what makes answers of their outputs.
+    """A question as rows, and the function that turns their outputs into answers.
 
-    ``cut``: texts of which a part is not read. ``unknown``: tokens of the rows that the vocabulary lacks.
+    ``cut``: whether a part of a text is not read. ``unknown``: how many tokens of the rows the vocabulary lacks.
     """
 
     rows: Sequence[QueuedRow]
@@ -98,7 +98,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A question to a model. ``prepare`` needs the tokenizer alone. ``alone``: it shares no batch, and comes last."""
+    """A question to a model. ``prepare`` needs only the tokenizer. ``alone``: it shares no batch, and comes last."""
 
     forward: Forward
     prepare: Callable[[], Prepared]
@@ -106,6 +106,6 @@ class Job:
 
 
 def cost_of(kind: Hashable) -> CostModel:
-    """The cost model of what a batch runs: one for each model."""
+    """The cost model for a kind of batch: one per model."""
     assert isinstance(kind, Forward)
     return kind.hosted.cost

@@ -1,6 +1,6 @@
-"""A model that is served: each question to it as rows, a forward pass, and answers.
+"""A served model: each question to it as rows, a forward pass, and answers.
 
-Rows and answers are made by the tokenizer threads, forward passes (``firth.serving.forward``) by the engine thread.
+The tokenizer threads make rows and answers; the engine thread runs forward passes (``firth.serving.forward``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from firth.inference.word_table import WordTable
     from firth.tasks.config import Pool
 
-# A baseline counts characters as tokens.
+# Characters that count as one token for a baseline.
 _CHARACTERS_A_TOKEN = 4
 
 
 @dataclass(eq=False, slots=True)
 class Hosted:
-    """A loaded model under the name that clients call it by. ``threshold``: see ``abstains``."""
+    """A loaded model, with the name that clients use for it. ``threshold``: see ``abstains``."""
 
     name: str
     path: Path
@@ -38,11 +38,11 @@ class Hosted:
     threshold: float = 0.0
     precision: Precision = "float32"
     cost: CostModel = field(default_factory=CostModel)
-    # Of a model of whole words: these, with their vectors.
+    # For a model of whole words: the words, with their vectors.
     words: "WordTable | None" = field(init=False)
-    # What can be asked of it: the names of ``ABILITY_ROUTES``.
+    # What clients can ask it for: names of ``ABILITY_ROUTES``.
     abilities: frozenset[str] = field(init=False)
-    # Whether it learnt from pairs of texts (True) or from single ones (False); None where its folder does not say.
+    # Whether it was trained on pairs of texts (True) or on single ones (False); None if its folder does not say.
     pairs: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class Hosted:
             return list(zip(records, made, strict=True))
 
         rows = [QueuedRow(max(n_tokens(part), 1), part) for part in parts]
-        # The two texts of a pair that are read apart are no windows.
+        # The two texts of a pair that are encoded separately are not windows.
         apart = getattr(model.config, "merge", "") == "sum"
         windows = 1 if apart else max((example.windows for example in examples), default=1)
         unknown = self._unknown(row.ids.tolist() for example in examples for row in example.rows)
@@ -116,9 +116,9 @@ class Hosted:
         unit: bool | None = None,
         truncate: Literal["no", "left", "right"] = "no",
     ) -> Job:
-        """Vectors (n, H) of texts, or of token ids; ``unit``: of length 1, None as the model was made for.
+        """Vectors (n, H) of texts, or of token ids; ``unit``: scaled to length 1; None: as the model was made for.
 
-        ``truncate``: the side at which a text is cut that is longer than the model reads; else it is read in windows.
+        ``truncate``: the side at which a text beyond the maximum length is cut; otherwise it is read in windows.
         """
         from firth.inference.embedding import check_embedding
 
@@ -137,7 +137,7 @@ class Hosted:
     def embed_all(
         self, texts: Sequence[str], *, truncate: Literal["no", "left", "right"] = "no", most_numbers: int
     ) -> Job:
-        """A vector for each token of each text, special ones included; of windows one after the other.
+        """A vector for each token of each text, special ones included; those of windows are concatenated.
 
         Answering raises LengthError before anything is computed if the vectors have more than ``most_numbers``.
         """
@@ -178,12 +178,12 @@ class Hosted:
         return rows_of_ids(loaded, ids), cut
 
     def _unknown(self, rows: Iterable[Sequence[int]]) -> int:
-        """How many ids stand for words that the vocabulary lacks; open words have ids behind it."""
+        """Count the ids of words that the vocabulary lacks; open words have ids beyond it."""
         unk, size = self.model.loaded.tokenizer.unk_id, self.model.loaded.tokenizer.size
         return sum(number == unk or number >= size for row in rows for number in row)
 
     def fill_mask(self, texts: Sequence[str], top_k: int) -> Job:
-        """The likeliest tokens of each mask of each text."""
+        """The most probable tokens for each mask of each text."""
         from firth.inference.masks import check_masked, masked_row
 
         loaded = self.model.loaded
@@ -203,9 +203,9 @@ class Hosted:
         return Job(Forward(self, "fill-mask", (top_k,)), prepare)
 
     def masking(self, text: str, share: float, seed: int, top_k: int) -> Job:
-        """A text as pre-training masks it, with what the model predicts: ``(HiddenRow, [Guess])``.
+        """Mask a text as pre-training does, and predict its tokens: ``(HiddenRow, [Guess])``.
 
-        ConfigError for a share that is none, and for a model that fills no masks.
+        ConfigError for an invalid share, and for a model that does not fill masks.
         """
         from firth.data.config import MaskingConfig
         from firth.inference.masks import check_masked, hidden_row
@@ -225,7 +225,7 @@ class Hosted:
         return Job(Forward(self, "masking", (top_k,)), prepare)
 
     def hidden_states(self, texts: Sequence[str]) -> Job:
-        """For each text the vectors (T, H) of its tokens in every layer, special tokens included."""
+        """For each text, the vectors (T, H) of its tokens in every layer, special tokens included."""
         from firth.inference.embedding import windows_of
 
         def prepare() -> Prepared:
@@ -244,7 +244,7 @@ class Hosted:
         return Job(Forward(self, "layers"), prepare)
 
     def layer_means(self, texts: Sequence[str]) -> Job:
-        """For each text the mean (H) of its tokens' vectors in every layer, as ``embed`` pools one."""
+        """For each text, the mean (H) of its tokens' vectors in every layer, pooled as by ``embed``."""
         from firth.inference.embedding import join_windows, windows_of
 
         def prepare() -> Prepared:
@@ -303,7 +303,7 @@ class Hosted:
 
     @contextmanager
     def between_layers(self, do: Callable[[], None]) -> Iterator[None]:
-        """Call ``do`` before each layer of the encoder, inside this context; it may run other models, or this one."""
+        """A context that calls ``do`` before each layer of the encoder; ``do`` may run other models, or this one."""
         if isinstance(self.predictor, Baseline):
             yield
             return
@@ -317,7 +317,7 @@ class Hosted:
                 return
             pausing = True
             try:
-                # What runs meanwhile chooses its own precision.
+                # What ``do`` runs chooses its own precision.
                 with torch.autocast(device, enabled=False):
                     do()
             finally:
@@ -339,11 +339,11 @@ class Hosted:
         return Job(Forward(self, "nearest"), lambda: Prepared([row], lambda found: found[0]))
 
     def step(self) -> Forward:
-        """What runs one step of a search: rows' works are functions without arguments."""
+        """The kind of a search's steps: the rows' works are functions without arguments."""
         return Forward(self, "step")
 
     def abstains(self, probability: float) -> bool:
-        """Whether the best label's probability is below the threshold: the answer is no label then, with its score."""
+        """Whether the best label's probability is below the threshold: then the label is null, with that score."""
         return probability < self.threshold
 
 
@@ -374,7 +374,7 @@ def _check_finite(arrays: Sequence[np.ndarray]) -> None:
 
 
 def load_hosted(name: str, path: Path, precision: Precision, threshold: float) -> Hosted:
-    """Load a model to serve it; errors as ``firth.load``."""
+    """Load a model to serve it; errors as in ``firth.load``."""
     from firth.inference.loading import load
 
     return Hosted(name, path, load(path, precision=precision), threshold, precision)

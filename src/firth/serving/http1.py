@@ -1,4 +1,4 @@
-"""HTTP/1.1 alone: what a client offers to speak instead is ignored (RFC 9110, §7.8)."""
+"""Speak only HTTP/1.1: a client's offer to upgrade to another protocol is ignored (RFC 9110, §7.8)."""
 
 import re
 
@@ -8,9 +8,9 @@ _OFFER = re.compile(rb"^upgrade(?=:)", re.IGNORECASE | re.MULTILINE)
 
 
 class Http1Protocol(HttpToolsProtocol):
-    """Hides the header ``Upgrade``, behind which the parser takes a request's body for another protocol.
+    """Hides the header ``Upgrade``, after which the parser would take a request's body for another protocol.
 
-    Java's client offers HTTP/2 by it with each request, and so does ``curl --http2``.
+    Java's client uses it to offer HTTP/2 with each request, and so does ``curl --http2``.
     """
 
     _in_body = False

@@ -1,4 +1,4 @@
-"""The routes of Hugging Face's inference tasks, ``{inputs, parameters}``, and multiple choice beside them."""
+"""The routes of Hugging Face's inference tasks, ``{inputs, parameters}``, and of multiple choice."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
@@ -27,7 +27,7 @@ from firth.tasks.predictions import Answered, Chosen, TaggedText
 
 @request_body
 class TaskBody:
-    """What every task reads. ``options`` of other servers' caches change nothing here."""
+    """The body of every task. ``options``, which control other servers' caches, change nothing here."""
 
     inputs: Any
     parameters: dict[str, Any] | None = None
@@ -37,7 +37,7 @@ class TaskBody:
 
 @request_body
 class FeatureBody:
-    """Texts to vectors; here the parameters stand beside the inputs."""
+    """Texts to vectors; here the parameters are fields beside the inputs."""
 
     inputs: Texts
     normalize: bool | None = None
@@ -82,7 +82,7 @@ class GenerationParameters:
     num_beams: int = 1
     seed: int = 0
     return_full_text: bool = True
-    # Clients send these at values that change nothing, and are refused others.
+    # Clients send these with values that change nothing; other values are refused.
     best_of: int = 1
     decoder_input_details: bool = False
     details: bool = False
@@ -159,7 +159,7 @@ _PARAMETERS: dict[type[Any], TypeAdapter[Any]] = {
 
 
 async def _inputs(context: Context, body: TaskBody, kind: str) -> tuple[list[Any], bool]:
-    """The inputs as a list, and whether they were one."""
+    """Return the inputs as a list, and whether they were given as one."""
     found = await context.aside(lambda: validated(_INPUTS[kind], body.inputs, "inputs"))
     return (found, True) if isinstance(found, list) else ([found], False)
 
@@ -196,7 +196,7 @@ async def classification(context: Context, body: TaskBody) -> Any:
     return [label_scores(hosted, answer, options.top_k) for _, answer in answers]
 
 
-# What makes scores of a model's outputs, by its task.
+# The function that turns a model's outputs into scores, by task.
 _APPLIED = {"classify": "softmax", "multilabel": "sigmoid", "regress": "none"}
 
 
@@ -216,7 +216,7 @@ async def tokens(context: Context, body: TaskBody) -> Any:
 
 
 def _entities(record: Any, answer: TaggedText, ignored: list[str]) -> list[dict[str, Any]]:
-    """Named entities; of tags that make none, each word's."""
+    """Named entities; if the tags are not of entities, each word's tag."""
     if any(tag[:2] in ("B-", "I-") or tag == "O" for tag in answer.tags):
         spans = [(e.label, e.score, e.start, e.end) for e in answer.entities]
     else:
@@ -247,7 +247,7 @@ def _answers(answer: Answered, top_k: int, may_refuse: bool) -> Any:
     """The best answer, or a list with it first; ``may_refuse``: "no answer", an empty one, may be among them."""
     best = {"answer": answer.text, "score": answer.probability, "start": answer.start, "end": answer.end}
     spans = [{"answer": s.text, "score": s.probability, "start": s.start, "end": s.end} for s in answer.n_best]
-    # Whether there is an answer is decided by a threshold of its own, so the list's first may be another one.
+    # A separate threshold decides whether there is an answer, so the list may start with another one.
     ranked = [best, *(span for span in spans if (span["start"], span["end"]) != (answer.start, answer.end))]
     if not may_refuse:
         ranked = [one for one in ranked if one["answer"]] or ranked
@@ -262,7 +262,7 @@ async def mask(context: Context, body: TaskBody) -> Any:
     found = await context.ask(hosted.fill_mask(texts, top_k))
     numbers = await context.aside(lambda: _numbers(hosted, found))
     made = [[_filled(text, mask, numbers) for mask in masks] for text, masks in zip(texts, found, strict=True)]
-    # One list for a text with one mask, a list per mask for others, as their pipeline has it.
+    # One list for a text with one mask, a list per mask for others, as in Hugging Face's pipeline.
     by_text = [masks[0] if len(masks) == 1 else masks for masks in made]
     return by_text if several else by_text[0]
 
@@ -337,7 +337,7 @@ async def choice(context: Context, body: TaskBody) -> Any:
 
 
 def choice_items(context: Context, inputs: Sequence[ChoiceInputs]) -> list[dict[str, Any]]:
-    """Items of multiple choice, as many and as long as they may be: each choice is a sequence to compute."""
+    """Return items of multiple choice, after checking number and lengths: each choice is a sequence to compute."""
     context.check_number(len(inputs))
     for one in inputs:
         context.texts([one.text, one.question])
@@ -347,7 +347,7 @@ def choice_items(context: Context, inputs: Sequence[ChoiceInputs]) -> list[dict[
 
 
 def _choice(context: Context, answer: Chosen) -> dict[str, Any]:
-    """Below the model's threshold the choice is null, with all scores as they are."""
+    """Format a choice; below the model's threshold it is null, with all scores unchanged."""
     if context.hosted("predict").abstains(max(answer.probabilities)):
         return {"choice": None, "label": None, "scores": list(answer.probabilities)}
     return {"choice": answer.choice, "label": answer.text, "scores": list(answer.probabilities)}

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (KServe v2), with tensors in JSON or in binary behind it.
+"""The Open Inference Protocol (KServe v2), with tensors in JSON or in binary after it.
 
 Source: the protocol's specification and its binary tensor data extension: a BYTES element is its length as four bytes,
 little-endian, and its bytes; the header Inference-Header-Content-Length says where the JSON ends.
@@ -28,7 +28,7 @@ VERSION = "1"
 
 @request_body
 class InputTensor:
-    """A tensor of texts: ``data`` in JSON, or ``binary_data_size`` bytes behind it."""
+    """A tensor of texts: ``data`` in JSON, or ``binary_data_size`` bytes after it."""
 
     name: str
     shape: Listed[int]
@@ -39,7 +39,7 @@ class InputTensor:
 
 @request_body
 class OutputTensor:
-    """A tensor that is asked for."""
+    """A requested tensor."""
 
     name: str
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class OutputTensor:
 
 @request_body
 class InferBody:
-    """Tensors of texts; without ``outputs`` all are answered."""
+    """Tensors of texts; without ``outputs``, all outputs are returned."""
 
     inputs: Listed[InputTensor]
     outputs: Listed[OutputTensor] = field(default_factory=list)
@@ -56,7 +56,7 @@ class InferBody:
 
 
 def input_names(hosted: Hosted) -> list[str]:
-    """The tensors that a model reads: a text a row, or an object of JSON a row."""
+    """The tensors that a model reads: one text, or one JSON object, per row."""
     if hosted.task == "answer":
         return ["question", "context"]
     if hosted.task == "choose":
@@ -65,7 +65,7 @@ def input_names(hosted: Hosted) -> list[str]:
 
 
 def output_names(hosted: Hosted) -> dict[str, str]:
-    """The tensors that a model answers, with their types."""
+    """The tensors that a model returns, with their types."""
     if "predict" not in hosted.abilities:
         return {"embedding": "FP32"}
     if hosted.task == "classify":
@@ -74,7 +74,7 @@ def output_names(hosted: Hosted) -> dict[str, str]:
 
 
 def _model(context: Context) -> Hosted:
-    """The model of the path; RefusalError 404 for a version that there is not."""
+    """The model named in the path; RefusalError 404 for a version that does not exist."""
     hosted = context.state.model(context.request.path_params["model"])
     context.model_name = hosted.name
     if (version := context.request.path_params.get("version", VERSION)) != VERSION:
@@ -92,7 +92,7 @@ async def infer(context: Context, body: InferBody) -> Any:
     }
     tensors = _texts(context, body)
     wanted = input_names(hosted)
-    # To a model of single texts a second one is refused below, which says how two texts are written.
+    # For a model of single texts, a second one is refused below, with advice on how to write two texts.
     may_be_pairs = wanted == ["text"] and hosted.task in ("classify", "multilabel", "regress")
     unknown = set(tensors) - {*wanted, *(["second"] if may_be_pairs else [])}
     if unknown or not set(wanted) <= set(tensors):
@@ -111,15 +111,15 @@ async def infer(context: Context, body: InferBody) -> Any:
 
 
 def _parameter(name: str, parameters: dict[str, Any], known: str, kind: type[T]) -> T | None:
-    """The one parameter that there is, or None.
+    """The one supported parameter, or None.
 
-    RefusalError for another type, and for parameters that would do nothing, such as another server's ``timeout`` and
+    RefusalError for another type, and for parameters that would have no effect, such as other servers' ``timeout`` and
     ``priority``.
     """
     if unknown := sorted(set(parameters) - {known}):
         raise RefusalError(422, "option", f"{name}: {', '.join(unknown)}: expected {known} or nothing", "parameters")
     value = parameters.get(known)
-    # By the exact type: to Python, true is a number too.
+    # By the exact type: in Python, true is also a number.
     if value is not None and type(value) is not kind:
         expected = "true or false" if kind is bool else "a number of bytes"
         raise RefusalError(422, "option", f"{name}: {known}={repr(value)[:40]}: expected {expected}", "parameters")
@@ -155,7 +155,7 @@ def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
 
 
 def _flat(tensor: InputTensor) -> list[str]:
-    """The texts of a tensor in JSON, row by row: of two dimensions they may be a list for each row, or one list."""
+    """The texts of a tensor in JSON, row by row: with two dimensions, they may be a list per row, or one list."""
     data = tensor.data or []
     if len(tensor.shape) == 2 and data and all(isinstance(row, list) for row in data):
         if [len(row) for row in data] != [tensor.shape[1]] * len(data):
@@ -167,7 +167,7 @@ def _flat(tensor: InputTensor) -> list[str]:
 
 
 def unpack_strings(data: memoryview) -> list[str]:
-    """The texts of a binary BYTES tensor."""
+    """Decode the texts of a binary BYTES tensor."""
     texts, at = list[str](), 0
     while at < len(data):
         length = struct.unpack_from("<I", data, at)[0] if at + 4 <= len(data) else len(data)
@@ -227,7 +227,7 @@ def _response(hosted: Hosted, request_id: str | None, found: dict[str, Any], typ
     for name, values in found.items():
         kind = types[name]
         if kind == "BYTES":
-            # What abstains has no label: an empty one, since tensors know no null.
+            # If the model abstains, the label is empty, since tensors have no null.
             texts = ["" if value is None else value for value in values]
             blob, data, shape = packed(texts), texts, [len(texts)]
         else:
@@ -251,7 +251,7 @@ def _response(hosted: Hosted, request_id: str | None, found: dict[str, Any], typ
 
 
 def packed(texts: list[str]) -> bytes:
-    """Texts as a binary BYTES tensor."""
+    """Encode texts as a binary BYTES tensor."""
     elements = [text.encode() for text in texts]
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
 

@@ -1,4 +1,4 @@
-"""Predictions as lists of labels with scores, highest first, as TEI and Hugging Face have them."""
+"""Predictions as lists of labels with scores, highest first, in the form of TEI and Hugging Face."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ from firth.tasks.predictions import Chosen, Labelled, MultiLabelled, Valued
 
 
 def label_scores(hosted: Hosted, prediction: Any, top_k: int | None = None) -> list[dict[str, Any]]:
-    """``[{label, score}]``. Below the model's threshold a null label stands first, with the best label's score."""
+    """Return ``[{label, score}]``; below the model's threshold, a null label with the best score comes first."""
     if isinstance(prediction, Valued):
         return [{"label": "value", "score": prediction.value}]
     assert isinstance(prediction, (Labelled, MultiLabelled))
@@ -20,7 +20,7 @@ def label_scores(hosted: Hosted, prediction: Any, top_k: int | None = None) -> l
 
 
 def entropy(prediction: Any) -> float | None:
-    """The entropy of a label's or choice's probabilities, from 0 (sure) to 1 (all alike); None for other answers."""
+    """The entropy of a label's or choice's probabilities, from 0 (certain) to 1 (uniform); None for other answers."""
     if isinstance(prediction, Labelled):
         shares = tuple(prediction.probabilities.values())
     elif isinstance(prediction, Chosen):

@@ -1,6 +1,6 @@
-"""A few labels in the browser: how well a model's vectors learn them beside TF-IDF, and which of its layers does best.
+"""Learn a few labels in the browser: a learning curve of a model's vectors beside TF-IDF, and the layer that does best.
 
-The same logistic regression reads all of them. One answer is computed at a time, for seconds, beside other requests.
+All of them use the same logistic regression. One answer is computed at a time, for seconds, beside other requests.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from firth.text.records import Text
 
 MOST_TEXTS, MOST_LABELS, MOST_CHARACTERS = 256, 16, 100_000
 MOST_S = 20.0
-# Splits that a point is the mean of, and the share of the texts that each holds out.
+# Splits over which a point is averaged, and the share of the texts that each holds out.
 _SPLITS, _HELD_OUT = 10, 0.25
-# Parts of the cross-validation of layers, each predicted from all others, and percentiles of its intervals.
+# Folds of the cross-validation of layers, each predicted from all others, and percentiles of its intervals.
 _FOLDS, _INTERVAL = 5, (2.5, 97.5)
-# C of the logistic regressions: of TF-IDF, and of vectors with components of variance 1/H.
+# C of the logistic regressions: on TF-IDF, and on vectors with components of variance 1/H.
 _TFIDF_STRENGTH, _VECTOR_STRENGTH = 3.0, 10.0
 
 
@@ -65,7 +65,7 @@ async def _streamed(
     read: Callable[[Hosted, list[str]], Job],
     points_of: Callable[[list[Any], list[Text], threading.Event], Iterator[dict[str, Any]]],
 ) -> StreamingResponse:
-    """The points of what is learned from the texts as ``read`` has them: one such answer at a time."""
+    """Stream the points that ``points_of`` computes from the texts as ``read`` encodes them; one answer at a time."""
     hosted, state = context.hosted("embed"), context.state
     _check(context, body)
     if state.learning:
@@ -76,7 +76,7 @@ async def _streamed(
     context.at_end.callback(_end, state, left)
     at_once = state.limits.inputs
     parts = [body.texts[start : start + at_once] for start in range(0, len(body.texts), at_once)]
-    # Alone, and so after what others ask: a learning curve can wait.
+    # ``alone``, so that it runs after others' requests: a learning curve can wait.
     found = [await context.ask(dataclasses.replace(read(hosted, part), alone=True)) for part in parts]
     records = [
         Text(text, label, where=f"texts.{number}")
@@ -87,7 +87,7 @@ async def _streamed(
 
 
 def _end(state: ServerState, left: threading.Event) -> None:
-    """The next one may ask; what is still computed ends after a point."""
+    """Allow the next request; a computation that still runs ends after its current point."""
     left.set()
     state.learning = False
 
@@ -117,7 +117,7 @@ def _check(context: Context, body: LearnBody) -> None:
 
 
 async def _events(state: ServerState, points: Iterator[dict[str, Any]]) -> AsyncGenerator[bytes]:
-    """Server-sent events: a point each, then [DONE]; an error in the middle is the last event."""
+    """Server-sent events: one per point, then [DONE]; an error in the middle is the last event."""
     loop = asyncio.get_running_loop()
     try:
         while (point := await loop.run_in_executor(state.engine.learners, next, points, None)) is not None:
@@ -128,7 +128,7 @@ async def _events(state: ServerState, points: Iterator[dict[str, Any]]) -> Async
 
 
 def _check_time(ends_s: float) -> None:
-    """RefusalError when the time of an answer is up."""
+    """Raise RefusalError when the time for an answer is up."""
     if time.monotonic() > ends_s:
         raise RefusalError(503, "late", f"stopped after {MOST_S:g} s: ask with fewer texts, or when less is asked")
 
@@ -136,11 +136,11 @@ def _check_time(ends_s: float) -> None:
 def curve(
     vectors: Float[np.ndarray, "n H"], records: Sequence[Text], left: threading.Event
 ) -> Iterator[dict[str, float]]:
-    """Points of the curve: ``examples`` to learn from, and the share of held-out texts that each way gets right.
+    """Yield points of the curve: ``examples`` to learn from, and the accuracy of each method on held-out texts.
 
     ``encoder``: logistic regression on the vectors; ``tfidf``: the same on TF-IDF; ``majority``: the most frequent
-    label. Means over splits with as many of each label as there are. RefusalError after ``MOST_S``
-    seconds; it ends when the client has ``left``.
+    label. Means over splits that keep the proportions of the labels. RefusalError after ``MOST_S`` seconds; it ends
+    when the client has ``left``.
     """
     ends_s = time.monotonic() + MOST_S
     labels = tuple(sorted({str(record.label) for record in records}))
@@ -165,13 +165,13 @@ def curve(
 def layer_accuracies(
     layers: Sequence[Float[np.ndarray, "n width"]], records: Sequence[Text], left: threading.Event
 ) -> Iterator[dict[str, Any]]:
-    """Which layer the labels are best read from, 0 (embeddings) first: of each its accuracy, then the best one.
+    """Yield how well the labels can be read from each layer, 0 (embeddings) first, then which layer is best.
 
     Cross-validation: the logistic regression predicts each text once, from the vectors of other texts. A layer's point
     has ``layer``, ``accuracy``, its ``interval`` and ``majority``, the share of the most frequent label; the last point
-    has ``best`` and ``best_interval``, layers both. Intervals are of 95 %: Wilson's of accuracies, and a bootstrap over
-    the texts for the best layer. RefusalError after ``MOST_S`` seconds; without the last point it ends
-    when the client has ``left``.
+    has ``best`` and ``best_interval``, both in layers. Intervals are at 95 %: Wilson's for accuracies, and a bootstrap
+    over the texts for the best layer. RefusalError after ``MOST_S`` seconds; it ends without the last point when the
+    client has ``left``.
     """
     from firth.finetuning.layer_probes import resampled_accuracies
 
@@ -179,7 +179,7 @@ def layer_accuracies(
     labels = tuple(sorted({str(record.label) for record in records}))
     gold = np.array([labels.index(str(record.label)) for record in records])
     majority = float(np.bincount(gold).max() / len(gold))
-    # Runs of the order have the labels in their shares, so that none is missing where a fold is left out.
+    # Runs of this order keep the proportions of the labels, so that none is missing when a fold is left out.
     folds = np.array_split(np.array(_mixed(records, 0)), min(_FOLDS, len(records)))
     correct = np.zeros((len(layers), len(records)), bool)
     for number, vectors in enumerate(layers):
@@ -197,32 +197,32 @@ def layer_accuracies(
             "majority": majority,
         }
     samples = resampled_accuracies(correct, np.arange(len(records)), seed=0)
-    # Of few texts several layers are often equally good: a draw decides, or the lowest would seem better than it is.
+    # With few texts, layers often tie: ties are broken at random, or the lowest layer would seem better than it is.
     best = (samples + 1e-9 * np.random.default_rng(0).random(samples.shape)).argmax(0)
     yield {"best": int(correct.mean(1).argmax()), "best_interval": np.percentile(best, _INTERVAL).tolist()}
 
 
 def wilson_interval(right: int, n: int) -> list[float]:
-    """The 95 % interval of a share (Wilson 1927). Unlike a bootstrap's it has a width where all of a few are right."""
+    """The 95 % interval of a share (Wilson 1927); unlike a bootstrap's, it has a width even if all are right."""
     z = 1.96
     middle, half = right + z**2 / 2, z * math.sqrt(right * (n - right) / n + z**2 / 4)
     return [max(0.0, (middle - half) / (n + z**2)), min(1.0, (middle + half) / (n + z**2))]
 
 
 def _scaled(vectors: Float[np.ndarray, "n H"]) -> Float[np.ndarray, "n H"]:
-    """Components of mean 0 and variance 1/H."""
+    """Scale components to mean 0 and variance 1/H."""
     spread = vectors - vectors.mean(0)
     return spread / (np.maximum(spread.std(0), 1e-6) * np.sqrt(vectors.shape[1]))
 
 
 def _mixed(records: Sequence[Text], split: int) -> list[int]:
-    """An order of the examples in which every run has the labels in their shares, as far as it can."""
+    """An order of the examples in which every run keeps the proportions of the labels, as far as possible."""
     order = permutation(seed_of("learn", split), len(records)).tolist()
     totals, seen = Counter(record.label for record in records), Counter[Any]()
     place = {}
     for number in order:
         label = records[number].label
-        # The middles of equal steps: two labels of equal number take turns.
+        # The middles of equal steps: two labels with equal counts alternate.
         place[number] = (seen[label] + 0.5) / totals[label]
         seen[label] += 1
     return sorted(order, key=place.__getitem__)
@@ -246,7 +246,7 @@ def _split(
 def _predict_vectors(
     vectors: Float[np.ndarray, "n H"], records: Sequence[Text], labels: tuple[str, ...], fit: list[int], ask: list[int]
 ) -> np.ndarray:
-    """The numbers of the labels of the texts ``ask``, from the vectors of the texts ``fit``."""
+    """Predict the label numbers of the texts ``ask`` from the vectors of the texts ``fit``."""
     from scipy.sparse import csr_matrix
 
     known = [records[i] for i in fit]
@@ -254,7 +254,7 @@ def _predict_vectors(
 
 
 def _predict(strength: float, labels: tuple[str, ...], known: Sequence[Text], given: Any, wanted: Any) -> np.ndarray:
-    """Logistic regression of features: numbers of labels."""
+    """Predict label numbers by logistic regression on features."""
     config = TfidfConfig(labels=labels, strength=strength)
     return np.asarray(linear_outputs(wanted, *fit_linear(config, given, known), "classify").argmax(1))
 

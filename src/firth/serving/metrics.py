@@ -1,4 +1,4 @@
-"""What the server tells Prometheus about itself."""
+"""The server's metrics for Prometheus."""
 
 from dataclasses import dataclass, field
 
@@ -50,7 +50,7 @@ class Metrics:
         self._request.observe(seconds)
 
     def work(self, model: str, tokenize_s: float, queue_s: float, tokens: int, unknown: int, cut: bool) -> None:
-        """Note what a request took before it was computed, and what it had."""
+        """Record a request's tokens, and the time it took before it was computed."""
         self._tokens.labels(model).inc(tokens)
         self._unknown.labels(model).inc(unknown)
         self._tokenize.observe(tokenize_s)
@@ -60,11 +60,11 @@ class Metrics:
             self._truncated.inc()
 
     def answer(self, model: str, entropy: float) -> None:
-        """Note how sure an answer is."""
+        """Record how certain an answer is."""
         self._entropy.labels(model).observe(entropy)
 
     def batch(self, tokens: int, rows: int, seconds: float) -> None:
-        """Note a batch."""
+        """Record a batch."""
         self._batch_tokens.observe(tokens)
         self._batch_rows.observe(rows)
         self._inference.observe(seconds)
@@ -76,13 +76,13 @@ class Metrics:
         self._dropped.labels(reason).inc()
 
     def text(self) -> bytes:
-        """All of it in the text format of Prometheus."""
+        """All metrics in the text format of Prometheus."""
         self.resident.set(resident_bytes())
         return generate_latest(self.registry)
 
 
 def resident_bytes() -> int:
-    """Memory of the process that is in RAM; 0 where the system does not say."""
+    """Bytes of the process's memory that are in RAM; 0 if the system does not say."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[1])

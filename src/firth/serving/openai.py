@@ -109,7 +109,7 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
     head |= {"created": 0}
     if body.stream:
         parts = _events(context, hosted.name, wanted, head)
-        first = await anext(parts)  # what is wrong is said before the stream begins
+        first = await anext(parts)  # errors are reported before the stream begins
         return StreamingResponse(_from(first, parts), media_type="text/event-stream")
     choices, written, read = [], 0, sum(map(len, rows))
     for index, (prompt, _, writing) in enumerate(wanted):
@@ -137,7 +137,7 @@ def _writing(body: CompletionsBody, tokens: int, seed: int) -> dict[str, Any]:
 async def _events(
     context: Context, name: str, wanted: list[tuple[str, list[int], dict[str, Any]]], head: dict[str, Any]
 ) -> AsyncGenerator[bytes]:
-    """Server-sent events: a part of a text each, then [DONE]; an error in the middle is the last event."""
+    """Server-sent events: one per part of a text, then [DONE]; an error in the middle is the last event."""
     begun = False
     try:
         for index, (prompt, ids, writing) in enumerate(wanted):

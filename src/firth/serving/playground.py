@@ -1,4 +1,4 @@
-"""The playground: one page that shows what the models do, and what it draws: attention, masks, hidden states."""
+"""The playground: one page that shows what the models do, and the data it draws: attention, masks, hidden states."""
 
 import base64
 from importlib.resources import files
@@ -14,11 +14,11 @@ from firth.serving.refusals import RefusalError
 from firth.serving.searches import translate
 from firth.serving.tei import token_lists
 
-# Tokens of a request whose weights or vectors are sent: 128 of BERT-base are 2.4 MB of either.
+# Maximum tokens of a request for weights or vectors: 128 of BERT-base are 2.4 MB of either.
 MOST_TOKENS = 128
-# Words that /nearest answers with.
+# Maximum number of words that /nearest returns.
 MOST_WORDS = 100
-# Predictions that are shown for each masked token.
+# Number of predictions to show for each masked token.
 _CANDIDATES = 3
 _LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 
@@ -49,7 +49,7 @@ class NextSentenceBody:
 
 @request_body
 class MaskingBody:
-    """A text, the share of its tokens to predict, and a number that says which: equal ones mask the same."""
+    """A text, the share of its tokens to predict, and the seed that selects them: equal seeds mask the same tokens."""
 
     inputs: str
     share: float = MaskingConfig().share
@@ -65,7 +65,7 @@ class HiddenStatesBody:
 
 @request_body
 class NearestBody:
-    """A word, and how many others."""
+    """A word, and how many others to return."""
 
     inputs: str
     top_k: int = 10
@@ -82,7 +82,7 @@ async def attention(context: Context, body: AttentionBody) -> Any:
 async def cross_attention(context: Context, body: CrossAttentionBody) -> Any:
     hosted = context.hosted("cross-attention")
     (source,) = context.texts([body.inputs])
-    # Before the model translates: a long text takes it long.
+    # Before the model translates, which takes long for a long text.
     (tokens,) = await _tokens(context, hosted, [source])
     if body.target is None:
         from firth.inference.translating import Search
@@ -98,7 +98,7 @@ async def cross_attention(context: Context, body: CrossAttentionBody) -> Any:
 
 
 def _as_levels(weights: np.ndarray) -> dict[str, Any]:
-    """Weights (L, N, rows, columns) of 0 to 1 as bytes of 0 to 255, in base64."""
+    """Encode weights (L, N, rows, columns) from 0 to 1 as bytes from 0 to 255, in base64."""
     levels = np.round(weights * 255).astype(np.uint8)
     return {"shape": list(weights.shape), "weights": base64.b64encode(levels.tobytes()).decode("ascii")}
 
@@ -136,7 +136,7 @@ async def masking(context: Context, body: MaskingBody) -> Any:
 
 
 def _how(hosted: Hosted, shown: int, label: int) -> str:
-    """What pre-training did with a token that it chose."""
+    """What pre-training did with a token that it selected."""
     if shown == label:
         return "kept"
     return "mask" if shown == hosted.model.loaded.tokenizer.mask_id else "random"
@@ -161,13 +161,13 @@ async def hidden_states(context: Context, body: HiddenStatesBody) -> Any:
 
 
 def _as_float16(layer: np.ndarray) -> dict[str, Any]:
-    """The vectors of a layer (T, H), little-endian, in base64."""
+    """Encode the vectors of a layer (T, H) as little-endian float16 in base64."""
     states = np.ascontiguousarray(layer, "<f2").tobytes()
     return {"shape": list(layer.shape), "states": base64.b64encode(states).decode("ascii")}
 
 
 async def _tokens(context: Context, hosted: Hosted, texts: list[str]) -> list[list[dict[str, Any]]]:
-    """The tokens of each text; RefusalError if they are more than can be drawn."""
+    """The tokens of each text; RefusalError if there are more than can be drawn."""
     rows = await context.aside(lambda: token_lists(hosted, texts))
     _check_tokens(rows)
     return rows
@@ -178,7 +178,7 @@ def _check_tokens(rows: list[list[dict[str, Any]]]) -> None:
         raise RefusalError(422, "length", f"more than {MOST_TOKENS} tokens: shorten the text", "inputs")
 
 
-# What the page consists of; all of it comes from here.
+# The files of the page; nothing is loaded from elsewhere.
 PAGE = {
     "index.html": "text/html; charset=utf-8",
     "icon.svg": "image/svg+xml",

@@ -1,4 +1,4 @@
-"""Why a request is not answered: status, kind and reason, in the form of the protocol it came by."""
+"""Why a request is refused: status, kind and reason, in the form of its protocol."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 Protocol = Literal["tei", "openai", "kserve"]
 
-# What TEI and OpenAI call it, by status.
+# Error types of TEI and OpenAI, by status.
 _TEI_TYPES = {413: "Validation", 422: "Validation", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 _OPENAI_TYPES = {
     401: "authentication_error",
@@ -19,7 +19,7 @@ _OPENAI_TYPES = {
 
 @dataclass(eq=False)
 class RefusalError(Exception):
-    """A request that gets an error as its answer.
+    """A request that is answered with an error.
 
     ``status``: of HTTP. ``reason``: one word for the metrics. ``param``: the field of the body that is wrong.
     """

@@ -1,12 +1,12 @@
-"""What the engine computes next: rows of many requests, fairly shared among clients; pure Python.
+"""Choose what the engine computes next: rows of many requests, shared fairly among clients; pure Python.
 
-Idle, it runs what comes at once. Busy, arrivals queue. When the engine is free it takes rows by deficit round robin
-over clients, counted in tokens (Shreedhar & Varghese 1995), the earliest deadline first within a client, until the
-batch's predicted time reaches a slice, or more while many requests wait. A request's rows may go in several batches.
-A row that takes longer than a slice by itself pauses between layers, where rows of other clients are computed.
+An idle engine runs what arrives at once; while it is busy, arrivals queue. When it is free, it takes rows by deficit
+round robin over clients, counted in tokens (Shreedhar & Varghese 1995), the earliest deadline first within a client,
+until the batch's predicted time reaches a slice, or more while many requests wait. A request's rows may go into several
+batches. A row that takes longer than a slice by itself pauses between layers, where rows of other clients are computed.
 Rows of clients that left, or whose deadline has passed, are dropped before they are computed.
 
-Time is a parameter (``clock``), and so is what a batch costs: nothing here knows models, threads or HTTP.
+Time (``clock``) and the cost of a batch are parameters: nothing here depends on models, threads or HTTP.
 """
 
 import math
@@ -19,15 +19,15 @@ from firth.serving.cost import CostModel
 
 # Tokens that a client may have computed before it is the next one's turn: about one long row.
 QUANTUM = 512
-# What a client may save up while others have rows that fit a batch better.
+# How much a client may save up while others have rows that fit a batch better.
 _MOST_SAVED = 4  # quanta
-# What a batch may take while many requests wait, in slices.
+# Maximum time of a batch while many requests wait, in slices.
 _MOST_SLICES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRow:
-    """What goes through a model in one batch or not at all. ``work`` is the caller's."""
+    """An indivisible unit of work: it goes through a model in one batch. ``work`` belongs to the caller."""
 
     tokens: int
     work: Any
@@ -35,11 +35,11 @@ class QueuedRow:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Rows that one client wants computed by ``deadline_s`` (of the scheduler's clock).
+    """Rows to compute for one client by ``deadline_s`` (of the scheduler's clock).
 
     ``kind``: rows of equal kind may share a batch. ``alone``: they share none, and come last.
-    ``arrived_s``, ``number`` and what follows are the scheduler's: ``tokens_left`` are of the rows that no batch has
-    taken yet.
+    ``arrived_s``, ``number`` and the fields after them are set by the scheduler: ``tokens_left`` counts the tokens of
+    the rows that no batch has taken yet.
     """
 
     client: Hashable
@@ -82,7 +82,7 @@ class SharedBatch:
 
 
 class OverloadError(Exception):
-    """There is too much to do for a client's next request. ``retry_s``: when less will be."""
+    """Too much work is waiting to accept a client's next request. ``retry_s``: seconds until it should be less."""
 
     def __init__(self, reason: Literal["queue", "requests"], retry_s: float):
         super().__init__(reason)
@@ -114,10 +114,10 @@ def _order(request: Request) -> tuple[bool, float, int]:
 
 
 class Scheduler:
-    """The queue. Not for several threads at once: whoever shares it holds a lock.
+    """The queue. Not thread-safe: callers that share it must hold a lock.
 
     ``slice_s``: predicted seconds that a batch may take, unless a single row takes longer; up to three times as many
-    while many requests wait. ``max_wait_s``: predicted seconds in the queue from which on a client's further requests
+    while many requests wait. ``max_wait_s``: predicted seconds in the queue beyond which a client's further requests
     are refused. ``max_requests``: of all clients. ``costs``: what batches of a kind cost; kinds may share a
     ``CostModel``.
     """
@@ -146,13 +146,13 @@ class Scheduler:
         return sum(len(client.requests) for client in self._ring)
 
     def queued_tokens(self) -> int:
-        """Tokens that wait, those included that are still being tokenised."""
+        """Tokens that wait, including those of texts that are still being tokenised."""
         return sum(r.tokens_left for c in self._ring for r in c.requests) + sum(self._announced.values())
 
     def wait_s(self, client: Hashable) -> float:
-        """Predicted seconds until what a client has in the queue is done, others' fair share included.
+        """Predicted seconds until a client's queued work is done, including other clients' fair share.
 
-        Another client's backlog counts only as far as round robin serves it before: a client with an empty queue
+        Another client's backlog counts only as far as round robin serves it first: a client with an empty queue
         does not wait for somebody else's thousand texts.
         """
         seconds: dict[Hashable, float] = {}
@@ -172,7 +172,7 @@ class Scheduler:
     # In and out
 
     def admit(self, client: Hashable, requests: int) -> None:
-        """Raise OverloadError where a client's next request would wait too long, or ``requests`` are too many."""
+        """Raise OverloadError if a client's next request would wait too long, or ``requests`` are too many."""
         if requests > self.max_requests:
             raise OverloadError("requests", 1.0)
         wait_s = self.wait_s(client)
@@ -180,7 +180,7 @@ class Scheduler:
             raise OverloadError("queue", wait_s - self.max_wait_s)
 
     def announce(self, client: Hashable, kind: Hashable, tokens: int) -> None:
-        """Count tokens that are about to come; ``tokens`` below 0 takes them back."""
+        """Count tokens that are about to arrive; negative ``tokens`` take them back."""
         key = (client, kind)
         self._announced[key] = self._announced.get(key, 0) + tokens
         if self._announced[key] <= 0:
@@ -199,14 +199,14 @@ class Scheduler:
         client.add(request)
 
     def leave(self, request: Request) -> None:
-        """The client of a request is gone: none of its rows that wait will be computed."""
+        """Remove a request whose client has left: its waiting rows will not be computed."""
         client = self._clients.get(request.client)
         if client is not None and request in client.requests:
             client.requests.remove(request)
             self._forget_idle()
 
     def late(self) -> list[Request]:
-        """Take out the requests whose deadline has passed."""
+        """Remove and return the requests whose deadline has passed."""
         now, found = self.clock(), list[Request]()
         for client in self._ring:
             late = [request for request in client.requests if request.deadline_s <= now]
@@ -218,7 +218,7 @@ class Scheduler:
         return found
 
     def next_batch(self) -> SharedBatch | None:
-        """The rows to compute now; None if nothing waits. Call ``late`` before: what it leaves is in time."""
+        """The rows to compute now; None if nothing waits. Call ``late`` first: what it leaves is in time."""
         leader = self._leader(lambda client: True)
         if leader is None:
             return None
@@ -232,7 +232,7 @@ class Scheduler:
         return batch
 
     def predicted_s(self, batch: SharedBatch) -> float:
-        """Seconds that a batch will take."""
+        """Predict the seconds that a batch will take."""
         return self.costs(batch.kind).predict(batch.tokens, batch.squares)
 
     def is_long(self, batch: SharedBatch) -> bool:
@@ -243,7 +243,7 @@ class Scheduler:
     def next_between(self, running: SharedBatch, limit_s: float) -> SharedBatch | None:
         """The rows to compute in a pause of a long batch, predicted to take ``limit_s`` or less; None if none fit.
 
-        They are of clients without rows in the batch that pauses: a client does not overtake itself.
+        They belong to clients without rows in the paused batch: a client does not overtake itself.
         """
         inside = {taken.request.client for taken in running.rows}
         limit_s = min(limit_s, self.slice_s)
@@ -263,13 +263,13 @@ class Scheduler:
         return batch
 
     def done(self, batch: SharedBatch, seconds: float) -> None:
-        """Learn what a batch has cost."""
+        """Update the cost model with the time that a batch took."""
         self.costs(batch.kind).learn(batch.tokens, batch.squares, seconds)
 
     # Fair shares
 
     def _leader(self, fits: Callable[[_Client], bool]) -> _Client | None:
-        """Who decides the kind of the next batch: the first in the ring that fits and may have tokens computed."""
+        """The client that decides the next batch's kind: the first in the ring that fits and has tokens to spend."""
         while fitting := [client for client in self._ring if fits(client)]:
             for client in [client for client in fitting if not self._comes_last(client)] or fitting:
                 if client.deficit <= 0:
@@ -282,25 +282,25 @@ class Scheduler:
         return None
 
     def _served(self, batch: SharedBatch) -> None:
-        """Whoever has a row in a batch, as its leader has, is last the next time: others wait for as many at most."""
+        """Move clients with rows in a batch, as its leader has, to the end of the ring, which bounds others' waits."""
         served = {taken.request.client for taken in batch.rows}
         self._ring = deque(sorted(self._ring, key=lambda client: client.name in served))
         self._forget_idle()
 
     def _comes_last(self, client: _Client) -> bool:
-        """Whether a client only wants what runs alone, and has not waited for half of its time yet."""
+        """Whether a client has only requests that run alone, and has waited for less than half of its time."""
         first = client.requests[0]
         return first.alone and self.clock() < (first.arrived_s + first.deadline_s) / 2
 
     def _grant(self) -> None:
-        """Give a quantum to all who wait, those of other kinds as well: it is not their fault that they wait."""
+        """Give a quantum to all clients that wait, also for other kinds: it is not their fault that they wait."""
         for client in self._ring:
             client.deficit = min(client.deficit + self.quantum, _MOST_SAVED * self.quantum)
 
     def _fill(
         self, leader: _Client, kind: Hashable, limit_s: float, without: Collection[Hashable] = ()
     ) -> Iterator[Taken]:
-        """Rows of a kind, the leader's first, until ``limit_s`` is reached or none are left."""
+        """Take rows of a kind, the leader's first, until ``limit_s`` is reached or none are left."""
         cost, tokens, squares, empty = self.costs(kind), 0, 0.0, True
         others = [client for client in self._from(leader) if client.name not in without]
         while True:
@@ -321,7 +321,7 @@ class Scheduler:
                 yield Taken(request, request.next_row - 1)
 
     def _limit_s(self, kind: Hashable) -> float:
-        """Predicted seconds that a batch may take: those of a row of each request that waits, within limits.
+        """Predicted seconds that a batch may take: the time for one row of each waiting request, within limits.
 
         Requests that wait for one another are all answered sooner by one batch than by several.
         """
@@ -336,7 +336,7 @@ class Scheduler:
         return clients[place:] + clients[:place]
 
     def _pay(self, client: _Client, request: Request) -> None:
-        """Take a request's next row on its client's account."""
+        """Take a request's next row, and charge its client for it."""
         tokens = request.rows[request.next_row].tokens
         client.deficit -= tokens
         request.tokens_left -= tokens
@@ -345,7 +345,7 @@ class Scheduler:
             client.requests.remove(request)
 
     def _forget_idle(self) -> None:
-        """Clients without rows leave the ring; what they had saved or owed is gone with them."""
+        """Remove clients without rows from the ring, with what they had saved or owed."""
         if all(client.requests for client in self._ring):
             return
         self._ring = deque(client for client in self._ring if client.requests)

@@ -1,4 +1,4 @@
-"""Generation and translation as the routes ask for them: whole, or token by token."""
+"""Generation and translation for the routes: whole, or token by token."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 async def prompt_ids(context: Context, hosted: "Hosted", texts: list[str], name: str = "inputs") -> list[list[int]]:
-    """The tokens of prompts, or of texts to translate; RefusalError 422 for more in one of them than a step may read.
+    """The token ids of prompts, or of texts to translate; RefusalError 422 if one has more than a step may read.
 
-    A search reads each in one step, and everybody else waits for its end. ``name``: of the field.
+    A search reads each in one step, and everybody else waits for its end. ``name``: the field's name.
     """
     context.admit()
     rows = await context.aside(lambda: hosted.model.loaded.tokenizer.ids_many(texts))
@@ -28,7 +28,7 @@ async def prompt_ids(context: Context, hosted: "Hosted", texts: list[str], name:
 
 
 async def generate(context: Context, prompt: str, writing: dict[str, Any], name: str | None = None) -> "Continuation":
-    """The continuation of a prompt; equal requests get equal ones, whatever else is asked meanwhile."""
+    """Continue a prompt; equal requests get equal continuations, whatever other requests run at the same time."""
     hosted = context.hosted("generate", name)
     return await context.state.engine.search(context.caller, hosted, _run(hosted, prompt, writing, None))
 
@@ -36,14 +36,14 @@ async def generate(context: Context, prompt: str, writing: dict[str, Any], name:
 async def generate_parts(
     context: Context, prompt: str, ids: list[int], writing: dict[str, Any], name: str | None = None
 ) -> AsyncGenerator[str]:
-    """The same in parts, each as soon as its token is there; together they are the text. ``ids``: of the prompt."""
+    """Yield a continuation in parts, as soon as tokens are known; joined, they are the text. ``ids``: the prompt's."""
     from firth.inference.generation import follows_unwritten
     from firth.text.tokenizer_kinds import PREFIX
 
     hosted = context.hosted("generate", name)
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[int | None]()
     tokenizer, sent = hosted.model.loaded.tokenizer, ""
-    # How a token is written depends on the one before it and on no others; special ones are not written at all.
+    # The text of a token depends only on the one before it; special tokens are not written at all.
     last, new = [number for number in ids if number not in tokenizer.special_ids][-1:], list[int]()
 
     def note(newest: list[int]) -> None:
@@ -57,7 +57,7 @@ async def generate_parts(
         while (number := await queue.get()) is not None:
             new.append(number)
             before, text = tokenizer.decode(last), tokenizer.decode([*last, *new])
-            # A token may change how those before it are written: wait until the text only grows.
+            # A token may change the text of those before it: wait until the text only grows.
             if text.startswith(before) and len(text) > len(before):
                 part = text[len(before) :]
                 if not sent and follows_unwritten(tokenizer, ids):
@@ -79,7 +79,7 @@ def _run(
     options, model = Writing(**writing), hosted.model
 
     def run(through: "Through") -> "Continuation":
-        # One prompt a search: it is number 0, whatever the request has besides.
+        # One prompt per search: it is number 0, whatever else the request has.
         found = generate_stream(
             model.loaded,
             [prompt],
@@ -95,14 +95,14 @@ def _run(
 
 
 async def translate(context: Context, texts: list[str], beam: int, length_penalty: float) -> list[str]:
-    """The translation of each text."""
+    """Translate each text."""
     from firth.inference.translating import Search, translate_stream
 
     hosted = context.hosted("translate")
     search, model = Search(beam=beam, length_penalty=length_penalty), hosted.model
     _check_beam(beam)
     await prompt_ids(context, hosted, texts)
-    # Several texts are read in one step as well.
+    # Several texts are also read in one step.
     budget = min(model.budget_tokens, context.state.limits.prompt_tokens)
 
     def run(through: "Through") -> list[str]:
@@ -120,7 +120,7 @@ _MOST_BEAMS = 16
 def check_writing(
     context: Context, max_new_tokens: int, texts: int, name: str = "max_new_tokens", beam: int = 1
 ) -> None:
-    """RefusalError for more new tokens than a request may have in all its texts together; ``name``: of the field."""
+    """Raise RefusalError for more new tokens than a request may have in all its texts; ``name``: the field's name."""
     _check_beam(beam)
     if max_new_tokens < 1:
         raise RefusalError(422, "option", f"{name}={max_new_tokens}: expected at least 1", name)

@@ -1,8 +1,8 @@
-"""Run the server: listen, load, and obey signals until the end.
+"""Run the server: listen, load, and handle signals until the end.
 
-HTTP runs in a thread of its own; the main thread waits for signals, so that nothing of uvicorn's and nothing of the
-command line's fights over them. SIGTERM and Ctrl-C: no new requests, accepted ones are finished, exit code 0; what is
-still to be loaded is not. SIGHUP: every model is loaded again.
+HTTP runs in a thread of its own; the main thread waits for signals, so that uvicorn and the command line do not compete
+for them. SIGTERM and Ctrl-C: no new requests are accepted, accepted ones are finished, and models that are not loaded
+yet are skipped; exit code 0. SIGHUP: every model is reloaded.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from firth.serving.metrics import Metrics
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BACKLOG = 2048
-# What connections may take to close once all requests are answered.
+# Seconds that connections may take to close once all requests are answered.
 CLOSING_S = 5
 
 
@@ -56,7 +56,7 @@ class Served:
 
 
 def named_models(given: Sequence[str]) -> tuple[tuple[str, Path], ...]:
-    """``NAME=PATH`` or a path, whose last part is the name then; ConfigError for two of one name."""
+    """Parse ``NAME=PATH``, or a path, whose last part is then the name; ConfigError for a name given twice."""
     found: dict[str, Path] = {}
     for one in given:
         name, equals, path = one.partition("=")
@@ -73,18 +73,18 @@ def named_models(given: Sequence[str]) -> tuple[tuple[str, Path], ...]:
 
 
 def _own_name(path: Path) -> str:
-    """The name of a folder; of a run's ``model`` the run's."""
+    """The name of a folder; for a run's ``model``, the name of the run."""
     resolved = path.resolve()
     return resolved.parent.name if resolved.name == "model" else resolved.name
 
 
 def make_state(served: Served) -> ServerState:
-    """A server that has loaded nothing yet."""
+    """Make the state of a server that has loaded nothing yet."""
     return ServerState({}, Engine(served.limits, Metrics()), served.limits, served.accept_ids)
 
 
 def load_models(served: Served, state: ServerState) -> None:
-    """Load and warm up every model, or those before a signal to end; errors as ``firth.load``."""
+    """Load and warm up every model, or those before a signal to end; errors as in ``firth.load``."""
     for name, path in served.models:
         if state.engine.draining:
             return
@@ -96,7 +96,7 @@ def load_models(served: Served, state: ServerState) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound; ConfigError for a port in use, or an address that is not this machine's."""
+    """Bind a socket; ConfigError for a port in use, or an address that is not this machine's."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -120,7 +120,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
 
 
 def check_start(served: Served) -> None:
-    """All that can go wrong at a start, without starting: port, models, an answer of each."""
+    """Check all that can go wrong at a start, without starting: port, models, and an answer from each."""
     listen(served.host, served.port).close()
     load_models(served, make_state(served))
 
@@ -130,7 +130,7 @@ def serve(served: Served) -> None:
     allow_many_files()
     state = make_state(served)
     with _signals(state) as wait, listen(served.host, served.port) as bound:
-        # Before models are loaded: meanwhile probes are told so.
+        # Before models are loaded, so that probes are told about it.
         server, thread, loop = start_http(make_app(state, served.access), bound)
         try:
             apart(lambda: load_models(served, state))
@@ -156,10 +156,10 @@ def serve(served: Served) -> None:
 
 
 def allow_many_files() -> None:
-    """Open as many files as the system allows: each connection is one, and 1,024 are the usual number unless asked."""
+    """Allow as many open files as the system permits: each connection is one, and 1,024 is the usual default."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != most:
-        # Some systems call the limit infinite and refuse it; the old number does then.
+        # Some systems call the limit infinite and refuse it; then the old one must suffice.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -169,10 +169,10 @@ def start_http(
 ) -> tuple[uvicorn.Server, threading.Thread, asyncio.AbstractEventLoop]:
     """Accept connections in a thread of its own.
 
-    ConfigError if another process listens at the port by now: two sockets can be bound to it until one of them does.
+    ConfigError if another process listens on the port by now: two sockets can be bound to it until one of them listens.
     """
     try:
-        bound.listen(_BACKLOG)  # the event loop would not tell that it cannot
+        bound.listen(_BACKLOG)  # the event loop would not report a failure
     except OSError as error:
         raise _cannot_listen(bound.getsockname()[0], bound.getsockname()[1], error) from None
     config = uvicorn.Config(
@@ -206,10 +206,10 @@ def start_http(
 
 
 def _obey(wait: Callable[[], int], state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
-    """Act on signals until one says to end."""
+    """Handle signals until one says to end."""
     while (number := wait()) == signal.SIGHUP:
         for name in list(state.models):
-            if state.engine.draining:  # a signal to end came meanwhile
+            if state.engine.draining:  # a signal to end arrived in the meantime
                 break
             try:
                 asyncio.run_coroutine_threadsafe(reload_model(state, name), loop).result()
@@ -221,10 +221,10 @@ def _obey(wait: Callable[[], int], state: ServerState, loop: asyncio.AbstractEve
 
 @contextmanager
 def _signals(state: ServerState) -> Iterator[Callable[[Callable[[], bool]], int]]:
-    """Inside, the signals of a server are events: the function waits for the next one, while its argument is true.
+    """A context in which signals are queued; yields a function that waits for the next one while its argument is true.
 
-    A signal to end takes effect as it arrives, whatever is loaded meanwhile: no new requests are taken. Ctrl-C while
-    requests are finished ends at once; supervisors may send SIGTERM as often as they like.
+    A signal to end takes effect when it arrives, even during loading: no new requests are accepted. Ctrl-C while
+    requests are being finished ends the server at once; supervisors may send SIGTERM as often as they like.
     """
     arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -237,7 +237,7 @@ def _signals(state: ServerState) -> Iterator[Callable[[Callable[[], bool]], int]
     def wait(alive: Callable[[], bool]) -> int:
         while alive():
             try:
-                # A wait without end would not let Python's signal handlers run on every system.
+                # On some systems, a wait without a timeout would not let Python's signal handlers run.
                 return arrived.get(timeout=0.5)
             except queue.Empty:
                 continue

@@ -1,4 +1,4 @@
-"""JSON as RFC 8259 has it, and no more: no NaN, no key twice, no half of a surrogate pair, no endless nesting."""
+"""JSON exactly as in RFC 8259: no NaN, no duplicate keys, no half of a surrogate pair, no unlimited nesting."""
 
 import json
 import math
@@ -10,7 +10,7 @@ _DEPTH = 32
 
 
 def parse_json(data: bytes) -> Any:
-    """The value of a UTF-8 text; InputError says what is wrong with it."""
+    """Parse UTF-8 text; InputError says what is wrong with it."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

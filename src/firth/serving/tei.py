@@ -191,7 +191,7 @@ async def similarity(context: Context, body: SimilarityBody) -> Any:
     texts = context.texts([body.inputs.source_sentence], "source_sentence")
     texts += context.texts(body.inputs.sentences, "sentences")
     vectors = np.stack(await context.ask(hosted.embed(texts, unit=True)))
-    return (vectors[1:] @ vectors[0]).clip(-1, 1).tolist()  # rounding would make 1.0000001 of equal ones
+    return (vectors[1:] @ vectors[0]).clip(-1, 1).tolist()  # rounding would give 1.0000001 for equal ones
 
 
 async def tokenize(context: Context, body: TokenizeBody) -> Any:
@@ -203,7 +203,7 @@ async def tokenize(context: Context, body: TokenizeBody) -> Any:
 
 
 def token_lists(hosted: Hosted, texts: Sequence[str], *, special: bool = True) -> list[list[dict[str, Any]]]:
-    """The tokens of each text with their characters ``start`` to ``stop``, which special ones do not have."""
+    """The tokens of each text with their character offsets ``start`` and ``stop``, which special ones do not have."""
     tokenizer, layout = hosted.model.loaded.tokenizer, hosted.model.loaded.layout
 
     def added(numbers: tuple[int, ...]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the study of ablations compares: its models, and the rows of each table beside the paper's scores."""
+"""What the ablation study compares: its models, and the rows of each table next to the paper's scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ SCORES = {
     "MRPC": "f1", "SNLI": "accuracy",
 }  # fmt: skip
 _TAGGING = ("CoNLL-2003", "English POS")
-# Examples of texts, and sentences of the tasks on words.
+# Limits on training examples: texts, and sentences of the tagging tasks.
 LIMITS = {"AG News": 1000, **dict.fromkeys(_TAGGING, 2000)}
 MOST_EXAMPLES = 4000
 
@@ -27,10 +27,10 @@ _AWD: dict[str, dict[str, Any]] = {
     "objective": {"dropout": 0.01},
     "train": {"steps": 1500, "batch_tokens": 1120},
 }
-# From a random start these tokens end in the plateau, where all Transformers are alike: docs/learning.md.
+# From random initialisation this many tokens end on the plateau, where all Transformers are alike: docs/learning.md.
 _SMALL = read_recipe_file("small")
 _BERT = laid_over(_SMALL, {"train": {"steps": 1250}})
-# GPT's softmax has no bias that could begin at the tokens' frequencies.
+# GPT's softmax has no bias that could be initialised from the tokens' frequencies.
 _GPT = laid_over(
     _SMALL,
     {"encoder": {"embedding_dropout": 0.0}, "init": {"output_bias": "zero"}, "train": {"steps": 1500}},
@@ -47,7 +47,7 @@ _DECAY = 1 / 2.6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AblationModel:
-    """A model that is pre-trained for the study: on a text of ``TEXTS``, from a size or from another model here."""
+    """A model pre-trained for the study on a text of ``TEXTS``, from a model size or from another model here."""
 
     text: str
     model: str = ""
@@ -55,7 +55,7 @@ class AblationModel:
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
 
-# A text, and whose vocabulary it has where not its own.
+# Each text, and the text whose vocabulary it uses if not its own.
 TEXTS: dict[str, str] = {
     "words": "", "pieces": "", "entities": "words", "news": "words", "sentiment": "pieces", "shuffled": "pieces",
 }  # fmt: skip
@@ -90,13 +90,13 @@ MODELS: dict[str, AblationModel] = {
     "BERT of shuffled sentences": AblationModel(text="shuffled", model="bert-mini", recipe=_BERT),
 }  # fmt: skip
 FORWARD, BACKWARD, VECTORS = "ELMo, left to right", "ELMo, right to left", "word2vec"
-# Of a bidirectional model, the half that keeps its weights.
+# The half of a bidirectional model that keeps its weights.
 HALVES: dict[str, Literal["ahead", "back"]] = {FORWARD: "ahead", BACKWARD: "back"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variation:
-    """A row of an ablation: the model that it begins from, what its recipe has of its own, and the paper's score."""
+    """A row of an ablation: the model that it starts from, its own part of the recipe, and the paper's score."""
 
     model: str
     tables: Mapping[str, Any] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Variation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ablation:
-    """One table. ``source``: what the paper's numbers are; ``tables``: the recipe that all its rows share."""
+    """One table. ``source``: where the paper's numbers come from; ``tables``: the recipe that all its rows share."""
 
     source: str
     tasks: tuple[str, ...]
@@ -116,7 +116,7 @@ class Ablation:
 _FROZEN = {
     "adapt": {"frozen_groups": -1},
     "optim": {"kind": "adamw", "learning_rate": 5e-3, "warmup_share": 0.1, "decay": 0.0, "clip_norm": 5.0},
-    # A recurrent tagger wants many updates, of short rows.
+    # A recurrent tagger needs many updates, on short sequences.
     "train": {"epochs": 4.0, "batch_examples": 6},
     "head": {"windows": {"length": 64, "stride": 48}},
 }
@@ -127,9 +127,9 @@ _TAGGER: dict[str, Any] = {
 _WITH_LM = {"head": {"network": {**_TAGGER, "layers": [-1], "join": "first"}}}
 _WITHOUT_LM = {"head": {"network": {**_TAGGER, "join": "none"}}}
 _GENTLE = {"optim": {"kind": "adamw", "learning_rate": 4e-4, "warmup_share": 0.1}}
-# What pre-training is worth shows most where labels are few.
+# Pre-training helps most with few labels.
 _FEW_LABELS = laid_over(_GENTLE, {"data": {"limit": 1000}})
-# ULMFiT's classifier: what a row has of gradual unfreezing, a rate for each layer, and a schedule.
+# Options of ULMFiT's classifier that a row combines: gradual unfreezing, learning rates by layer, and a schedule.
 _GRADUAL, _AT_ONCE = {"unfreeze": "gradual"}, {"unfreeze": "at_once"}
 _BY_LAYER, _ONE_RATE = {"layer_decay": _DECAY}, {"layer_decay": 1.0}
 _SLANTED, _CONSTANT, _COSINE = (
@@ -149,7 +149,7 @@ def _own_words(width: int, vectors: str) -> dict[str, Any]:
 
 _PUBLISHED_ULMFIT = _classifier(_GRADUAL, _BY_LAYER, _SLANTED)
 _GPT_LAYERS = 4
-# Stands in tables for the folder of the word vectors.
+# Placeholder in tables for the folder of the word vectors.
 VECTOR_FOLDER = "@vectors"
 WIDTH = 100
 

@@ -1,12 +1,12 @@
-"""``firth study ablations``: the findings of the papers before BERT, each left out or put in, at small scale.
+"""``firth study ablations``: the findings of the papers before BERT, each removed or added, at small scale.
 
 *TagLM*: a tagger's frozen language model by its text, directions and size (Peters et al. 2017, §4.3). *directions*: the
-two halves of a bidirectional language model, apart and joined. *ULMFiT*: each stage left out (Howard & Ruder 2018,
-Tables 4, 6 and 7). *GPT*: how many layers are transferred, and the auxiliary loss (Radford et al. 2018, §5). *LSTM*: a
-sequence autoencoder or a language model as the start (Dai & Le 2015). *word vectors*: random or pre-trained, for tags
-(Collobert et al. 2011). *documents*: BERT on documents or on shuffled sentences (Devlin et al. 2018, §3.1).
+two halves of a bidirectional language model, separately and joined. *ULMFiT*: each stage left out (Howard & Ruder 2018,
+Tables 4, 6 and 7). *GPT*: how many layers are transferred, and the auxiliary loss (Radford et al. 2018, §5). *LSTM*:
+initialisation by a sequence autoencoder or a language model (Dai & Le 2015). *word vectors*: random or pre-trained, for
+tagging (Collobert et al. 2011). *documents*: BERT on documents or on shuffled sentences (Devlin et al. 2018, §3.1).
 
-All choices are made on a tenth of the training examples; dev files are scored once a run.
+All choices are made on a tenth of the training examples; dev files are scored once per run.
 """
 
 from collections.abc import Sequence
@@ -48,13 +48,13 @@ from firth.text.sentences import split_sentences
 
 
 def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
-    """Every cell: of each text, of each model that is pre-trained on one, and of each row of the tables."""
+    """All cells: one for each text, each model pre-trained on one, and each row of the tables."""
     check_data(data)
     return [*text_cells(data, out), *model_cells(data, out), *task_cells(data, out)]
 
 
 def text_cells(data: Path, out: Path) -> list[StudyCell]:
-    """Each text as a corpus. All that share a vocabulary have the same held-out text, or their own task's."""
+    """Cells that prepare the corpora; those with one vocabulary share held-out text, or hold out their own task's."""
     english = {split: [str(data / name / f"{split}.txt.xz") for name in ("en-wiki", "en-books")] for split in _SPLITS}
     cells = [
         StudyCell("text/words", text_cell, {**english, "kind": "words", "size": WORDS}),
@@ -74,7 +74,7 @@ _SPLITS = ("train", "dev")
 
 
 def own_text_cell(folder: Path, *, vocab: str, recipe: dict[str, Any]) -> dict[str, Any]:
-    """The texts of a task's training examples, without their labels, as a corpus; a tenth of them is held out."""
+    """Prepare the texts of a task's training examples, without labels, as a corpus; a tenth of them is held out."""
     read = read_labelled(recipe["task"], data_config(recipe, "study"), {})
     records = [*read.train, *read.held]
     tagged = [" ".join(record.words) for record in records if isinstance(record, Tagged)]
@@ -85,7 +85,7 @@ def own_text_cell(folder: Path, *, vocab: str, recipe: dict[str, Any]) -> dict[s
 
 
 def shuffled_cell(folder: Path, *, vocab: str, train: list[str], dev: list[str]) -> dict[str, Any]:
-    """The sentences of documents in random order, in as many documents of as many sentences; held-out text as it is."""
+    """Prepare a corpus of the documents with all sentences shuffled, keeping document lengths; held-out text stays."""
     text = folder / "text.txt"
     documents = [
         [one for paragraph in document.paragraphs for one in split_sentences(paragraph)]
@@ -97,14 +97,14 @@ def shuffled_cell(folder: Path, *, vocab: str, train: list[str], dev: list[str])
 
 
 def shuffled_documents(documents: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The same number of sentences in each document, drawn from all of them; deterministic."""
+    """Shuffle the sentences of all documents, keeping the number of sentences in each; deterministic."""
     sentences = [sentence for document in documents for sentence in document]
     order = iter(np.random.default_rng(1).permutation(len(sentences)).tolist())
     return [[sentences[next(order)] for _ in document] for document in documents]
 
 
 def model_cells(data: Path, out: Path) -> list[StudyCell]:
-    """A cell for each model: pre-trained, half of another, or word vectors."""
+    """One cell per model: pre-trained, half of another, or word vectors."""
     cells = []
     for name, one in MODELS.items():
         corpus = {"data": {"corpus": str(out / "cells" / "text" / one.text / "corpus")}}
@@ -130,7 +130,7 @@ def model_of(name: str, out: Path) -> Path:
 
 
 def half_cell(folder: Path, *, model: str, kept: Literal["ahead", "back"]) -> dict[str, Any]:
-    """A bidirectional language model of which one direction gives nothing: the weights of its outputs are zero."""
+    """Silence one direction of a bidirectional language model by setting the weights of its outputs to zero."""
     loaded = read_model(Path(model))
     encoder = loaded.objective.encoder
     assert isinstance(encoder, Bilm)
@@ -147,7 +147,7 @@ def half_cell(folder: Path, *, model: str, kept: Literal["ahead", "back"]) -> di
 
 
 def task_cells(data: Path, out: Path) -> list[StudyCell]:
-    """A cell for each row of each ablation, and task."""
+    """One cell for each row of each ablation, and each of its tasks."""
     return [
         StudyCell(
             f"{name}/{row}/{task}",
@@ -166,7 +166,7 @@ def _vectors_of(variation: Variation) -> dict[str, None]:
 
 
 def task_recipe(task: str, ablation: Ablation, variation: Variation, data: Path, out: Path) -> dict[str, Any]:
-    """The recipe of a row of a table on a task."""
+    """Build the recipe for a row of a table on a task."""
     begun = {"model": f"{model_of(variation.model, out)}/", "optim": {}}
     limit = {"data": {"limit": LIMITS.get(task, MOST_EXAMPLES)}}
     recipe = laid_over(_plain_recipe(task, data, out) | begun, limit)
@@ -177,5 +177,5 @@ def task_recipe(task: str, ablation: Ablation, variation: Variation, data: Path,
 
 
 def _plain_recipe(task: str, data: Path, out: Path) -> dict[str, Any]:
-    """The task's data and seeds alone."""
+    """Build a recipe with only the task's data and seeds."""
     return recipe_of(replace(next(row for row in ROWS if row.name == task), settings={}), data, out)

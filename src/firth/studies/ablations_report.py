@@ -1,4 +1,4 @@
-"""``report.html`` of the study of ablations: a table for each, the paper's number beside ours."""
+"""``report.html`` of the ablation study: a table for each, with the paper's number next to ours."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
-    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    """Write the report of the cells done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("Ablations of the models before BERT")
     report.text(
         "Scores on dev files in percent, mean ± standard deviation over seeds, of small models; in the paper's columns "
@@ -34,7 +34,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
 
 
 def ablation_table(facts: Facts, name: str) -> tuple[list[str], list[list[TableCell]]]:
-    """A row per variation that is done; for each task our score, and the paper's if it has one for any row."""
+    """One row per completed variation; for each task our score, and the paper's if it has one for any row."""
     ablation, header = ABLATIONS[name], ["variation"]
     rows: list[list[TableCell]] = [
         [row] for row in ablation.rows if any(f"{name}/{row}/{task}" in facts for task in ablation.tasks)
@@ -52,7 +52,7 @@ def ablation_table(facts: Facts, name: str) -> tuple[list[str], list[list[TableC
 
 
 def model_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """What each pre-training took, and its losses on held-out text."""
+    """The cost of each pre-training, and its losses on held-out text."""
     rows: list[list[TableCell]] = []
     for name in MODELS:
         if cell := facts.get(f"models/{name}"):

@@ -1,7 +1,7 @@
 """A study as a table of cells: each is one piece of work in a folder of its own, done once, in any order.
 
-Cells run in worker processes, here or on a Ray cluster; what each says goes to ``cell.log`` in its folder. A cell that
-was stopped goes on where it was when the same study is started again.
+Cells run in worker processes, here or on a Ray cluster; the output of each goes to ``cell.log`` in its folder. A
+stopped cell resumes when the same study is started again.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ from firth.workers import cpu_count, make_pool, submit
 
 DONE, LOG = "cell.json", "cell.log"
 FACTS = "study.json"
-# Seconds between looks at how far cells are.
+# Seconds between checks of the cells' progress.
 _LOOK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class StudyCell:
-    """``work(folder, **options)`` makes the cell's facts (plain data); it is a function of a module, by name.
+    """``work(folder, **options)`` returns the cell's facts (plain data); it is a function of a module, found by name.
 
-    ``needs``: the names of the cells that must be done before it. ``prepare``: makes what it reads, where that is not
-    there yet, before any cell is begun. ``alone``: it has all CPUs, as no other cell is ready beside it.
+    ``needs``: the names of the cells that must be done before it. ``prepare``: creates its inputs if they are missing,
+    before any cell is started. ``alone``: it gets all CPUs, as no other cell is ready at the same time.
     """
 
     name: str
@@ -52,13 +52,13 @@ class StudyCell:
 
 
 def check_data(folder: Path) -> None:
-    """ConfigError if the folder of the data sets is not there."""
+    """Raise ConfigError if the folder of the data sets does not exist."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder (--data: the folder of the data sets)")
 
 
 def check_corpus(folder: Path) -> None:
-    """ConfigError if a corpus of ``make models`` is not there."""
+    """Raise ConfigError if a corpus made by ``make models`` does not exist."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder (made by make models)")
 
@@ -72,16 +72,16 @@ def run_study(
     tell: Callable[[str], None],
     on: str = "",
 ) -> dict[str, dict[str, Any]]:
-    """Run or resume the cells whose names have one of ``only`` (none: all), and with those that they need.
+    """Run or resume the cells whose names contain one of ``only`` (empty: all), and the cells that they need.
 
-    ``workers``: how many at once; 0: one per CPU. ``on``: a Ray cluster, as ``connect`` reads it.
-    Returns the facts of every cell that is done, and writes them to ``out/study.json``. ConfigError where no cell has
-    such a name; TrainingError at the end if some failed: the others are done, and the log of each says why.
+    ``workers``: how many run at once; 0: one per CPU. ``on``: a Ray cluster, as ``connect`` reads it.
+    Returns the facts of every cell that is done, and writes them to ``out/study.json``. ConfigError if no cell has
+    such a name; TrainingError at the end if some failed: the others are done, and the log of each failed one says why.
     """
     chosen = select(cells, only)
     if not chosen:
         raise ConfigError(f"--only {' '.join(only)}: no cell has such a name")
-    collect_facts(cells, out / "cells")  # what was made otherwise is refused now, not after hours
+    collect_facts(cells, out / "cells")  # refuse cells made with other options now, not after hours
     for cell in chosen:
         if cell.prepare is not None:
             cell.prepare()
@@ -96,10 +96,10 @@ def run_study(
 
 
 def select(cells: Sequence[StudyCell], only: Sequence[str]) -> list[StudyCell]:
-    """The cells whose names have one of ``only`` (none: all), and those that they need, in their order."""
+    """Select the cells whose names contain one of ``only`` (empty: all), and those that they need, in order."""
     by_name = {cell.name: cell for cell in cells}
     wanted = [cell.name for cell in cells if not only or any(part in cell.name for part in only)]
-    for name in wanted:  # grows as it is read
+    for name in wanted:  # grows during the loop
         wanted += [need for need in by_name[name].needs if need not in wanted]
     return [cell for cell in cells if cell.name in wanted]
 
@@ -107,10 +107,10 @@ def select(cells: Sequence[StudyCell], only: Sequence[str]) -> list[StudyCell]:
 def run_cells(
     cells: Sequence[StudyCell], out: Path, workers: int, tell: Callable[[str], None], on: str = ""
 ) -> dict[str, dict[str, Any]]:
-    """The facts of every cell by name; those that are done already are only read. Failures are told, and left out.
+    """Run the cells that are not done yet; return the facts of all by name. Failures are reported and left out.
 
-    What a cell needs is among ``cells``; where that failed, it is not begun. ConfigError for a cell that was done with
-    other options, or on another of what it needs: its folder is of another study.
+    The cells that a cell needs are among ``cells``; if one failed, the cell is not started. ConfigError for a cell that
+    was done with other options, or from other needed cells: its folder belongs to another study.
     """
     with lock(out), connect_to(on, out, tell) as cluster:
         ready = done(cells, out)
@@ -118,7 +118,7 @@ def run_cells(
         cpus = cpu_count() if cluster is None else cluster.cpus
         workers = workers or cpus
         tell(f"{len(cells)} cells, {len(ready)} done; {workers} at a time")
-        # Each takes its share of the processors.
+        # Each cell gets its share of the CPUs.
         share = max(cpus // workers, 1)
         if cluster is None:
             _run(todo, stamps_of(cells), workers, tell, _Processes(out, share, cpus))
@@ -130,15 +130,15 @@ def run_cells(
 
 
 def collect_facts(cells: Sequence[StudyCell], out: Path) -> dict[str, dict[str, Any]]:
-    """The facts of the cells that are done."""
+    """Read the facts of the cells that are done."""
     ready = done(cells, out)
     return {cell.name: read_json(out / cell.name / DONE)["facts"] for cell in cells if cell.name in ready}
 
 
 def stamps_of(cells: Sequence[StudyCell], *, old_names: bool = False) -> dict[str, str]:
-    """A hash for each cell, by name: of its options and, through the hashes of what it needs, of theirs.
+    """A hash for each cell, by name: of its options and of the hashes of the cells that it needs.
 
-    ``old_names``: as an earlier version hashed them, under the names that it had for the options.
+    ``old_names``: as an earlier version computed them, with its names for the options.
     """
     by_name, stamps = {cell.name: cell for cell in cells}, dict[str, str]()
 
@@ -155,7 +155,7 @@ def stamps_of(cells: Sequence[StudyCell], *, old_names: bool = False) -> dict[st
 
 
 def done(cells: Sequence[StudyCell], out: Path) -> set[str]:
-    """The names of the cells that are done; ConfigError if one was done with other options."""
+    """Return the names of the cells that are done; ConfigError if one was done with other options."""
     stamps, before = stamps_of(cells), stamps_of(cells, old_names=True)
     found = set()
     for cell in cells:
@@ -177,11 +177,11 @@ class _Workers(Protocol):
     def start(self, cell: StudyCell, stamp: str) -> None: ...
 
     def next(self) -> list[tuple[StudyCell, float | BaseException]]:
-        """Wait until some have ended: the seconds that each took, or why it failed."""
+        """Wait until some cells end; return the seconds that each took, or the error with which it failed."""
         ...
 
     def stop(self) -> None:
-        """Ask those that run to save and end."""
+        """Ask the running cells to save and stop."""
         ...
 
 
@@ -217,18 +217,18 @@ def _run(
 
 
 class _Processes:
-    """Processes of this machine: each has ``threads``, one that runs alone ``most``."""
+    """Runs cells in processes on this machine: each has ``threads`` threads, one that runs alone ``most``."""
 
     def __init__(self, out: Path, threads: int, most: int):
         self.out, self.threads, self.most = out, threads, most
         self._running: dict[Future[float], tuple[StudyCell, ProcessPoolExecutor]] = {}
-        self._pools = list[ProcessPoolExecutor]()  # all that may have a process, from before they have one
+        self._pools = list[ProcessPoolExecutor]()  # all that may have a process, listed before it starts
         self._status = Status()
 
     def start(self, cell: StudyCell, stamp: str) -> None:
         # Libraries read this when the process starts.
         os.environ["OMP_NUM_THREADS"] = str(self.most if cell.alone else self.threads)
-        # A process for each: what one leaves in memory, or is killed for, is none of the next one's.
+        # One process per cell: memory that one leaves behind, or its being killed, does not affect the next.
         self._pools.append(pool := make_pool(1, _begin))
         self._running[submit(pool, _run_cell, cell, stamp, self.out)] = cell, pool
 
@@ -253,7 +253,7 @@ class _Processes:
 
 
 class _Tasks:
-    """Tasks of a Ray cluster. Cells travel as the names of their functions and their options."""
+    """Runs cells as tasks on a Ray cluster. Cells are sent as the names of their functions and their options."""
 
     def __init__(self, out: Path, threads: int, most: int, calls: Calls, gpu: bool):
         self.out, self.threads, self.most, self.calls, self.gpu = out, threads, most, calls, gpu
@@ -283,7 +283,7 @@ class _Tasks:
 
 
 def run_cell_on_node(*, name: str, work: str, options: dict[str, Any], stamp: str, out: str) -> float:
-    """What a node of a cluster does for a cell: as ``_run_cell``."""
+    """Run a cell on a node of a cluster, as ``_run_cell``."""
     module, _, function = work.partition(":")
     cell = StudyCell(name, getattr(importlib.import_module(module), function), options)
     with lock(Path(out) / name):
@@ -291,7 +291,7 @@ def run_cell_on_node(*, name: str, work: str, options: dict[str, Any], stamp: st
 
 
 def _killed(folder: Path, why: str = "its process was killed: was there enough memory?") -> TrainingError:
-    """What there is to say of a cell whose process could say nothing more; the cell's log gets it too."""
+    """Create the error for a cell whose process was killed, and write it to the cell's log."""
     problem = TrainingError(why)
     folder.mkdir(parents=True, exist_ok=True)
     with io.TextIOWrapper(append_to(folder / LOG), "utf-8", write_through=True) as log:
@@ -300,7 +300,7 @@ def _killed(folder: Path, why: str = "its process was killed: was there enough m
 
 
 def _stop(pools: Sequence[ProcessPoolExecutor]) -> None:
-    """Ask the workers to save and end."""
+    """Ask the workers to save and stop."""
     for pool in pools:
         for process in list(pool._processes.values()):
             process.terminate()
@@ -309,11 +309,11 @@ def _stop(pools: Sequence[ProcessPoolExecutor]) -> None:
 
 
 def _begin() -> None:
-    """Nothing but to start."""
+    """Do nothing except start the process."""
 
 
 def _run_cell(cell: StudyCell, stamp: str, out: Path) -> float:
-    """Do a cell's work with all that it says, and why it failed, in its log; returns the seconds it took."""
+    """Run a cell, with its output and any error in its log; returns the seconds it took."""
     folder = out / cell.name
     folder.mkdir(parents=True, exist_ok=True)
     started_at_s = time.monotonic()

@@ -1,8 +1,8 @@
 """``firth study directionality``: left-to-right against bidirectional models at equal size, text and tokens.
 
 The rows are those of Devlin et al. 2018, Table 5, and OpenAI GPT: each is pre-trained on the same corpus for the same
-number of tokens, and fine-tuned on four tasks over seeds. All choices are made on a tenth of the training examples;
-dev files are scored once a run.
+number of tokens, and fine-tuned on four tasks with several seeds. All choices are made on a tenth of the training
+examples; dev files are scored once per run.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,22 +16,22 @@ from firth.recipes import laid_over, read_recipe_file
 from firth.studies.cells import StudyCell, check_corpus, check_data
 from firth.studies.finetuning import ROWS, recipe_of, tune_cell
 
-# 30 M tokens: a minute or two of a GPU each; of one processor core an hour for each 7 M of BERT, twice that for those
-# that predict more tokens a row.
+# 30 M tokens: one or two minutes each on a GPU; on one CPU core an hour per 7 M tokens for BERT, twice that for models
+# that predict more tokens per sequence.
 STEPS, BATCH_TOKENS = 3700, 8192
-# Of four times the tokens a step that the recipe has.
+# For four times the recipe's tokens per step.
 _LEARNING_RATE = 1.5e-3
 MOST_EXAMPLES = 4000
-# One optimiser for all, also where a system has its own.
+# One optimiser for all, even if a system has its own.
 _OPTIM = {"kind": "adamw", "learning_rate": 4e-4, "schedule": "linear", "warmup_share": 0.1, "epsilon": 1e-6}
 _SETTINGS: dict[str, dict[str, Any]] = {"CoNLL-2003": {"head": {"windows": {"stride": 80}}}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRow:
-    """One row of the table. ``pretrained``: whose weights it begins from, where not its own.
+    """One row of the table. ``pretrained``: the row whose weights it starts from, if not its own.
 
-    ``words``: which token stands for a word that is tagged. Left to right only its last token has seen all of it.
+    ``words``: which token represents a word that is tagged. Left to right, only its last token has seen all of it.
     """
 
     model: str
@@ -41,22 +41,22 @@ class ModelRow:
     words: str = "first"
 
 
-# A BiLSTM with new weights stands between encoder and head; texts are its outputs' mean.
+# A randomly initialised BiLSTM between encoder and head; a text is the mean of its outputs.
 _BILSTM = {"network": {"kind": "bilstm", "lstm_layers": 1, "pool": "mean"}}
 VARIANTS: dict[str, ModelRow] = {
-    # Pairs come in short sequences first and in long ones at the end, as published; documents mix them.
+    # Pairs come in short sequences first and in long ones at the end, as published; documents mix both lengths.
     "BERT": ModelRow(model="bert-mini", settings=("data.instances=pairs", "data.mixed_lengths=false")),
     "BERT without NSP": ModelRow(model="bert-mini"),
     "left to right without NSP": ModelRow(model="bert-ltr-mini", words="last"),
     "left to right, BiLSTM": ModelRow(
         model="bert-ltr-mini", words="last", head=_BILSTM, pretrained="left to right without NSP"
     ),
-    # GPT's softmax has no bias that could begin at the tokens' frequencies.
+    # GPT's softmax has no bias that could be initialised from the tokens' frequencies.
     "GPT": ModelRow(
         model="gpt-mini", settings=("encoder.embedding_dropout=0.0", "init.output_bias=zero"), words="last"
     ),
 }
-# The tasks, and the score that is shown: of MRPC as in the paper's table.
+# The tasks, and the score that is shown: for MRPC the one in the paper's table.
 TASKS = {"SST-2": "accuracy", "MRPC": "accuracy", "SNLI": "accuracy", "CoNLL-2003": "entity_f1"}
 # Scores of the paper's base size where the tasks are the same (Devlin et al. 2018, Table 5).
 PUBLISHED = {
@@ -68,7 +68,7 @@ PUBLISHED = {
 
 
 def study_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
-    """Every cell: of each model that is pre-trained, and of each task. ``models``: has the English corpus."""
+    """All cells: one for each pre-trained model, and each task. ``models``: has the English corpus."""
     check_data(data)
     corpus = models / "en" / "corpus"
     check_corpus(corpus)
@@ -76,7 +76,7 @@ def study_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
 
 
 def pretrain_cells(corpus: Path) -> list[StudyCell]:
-    """A cell for each model that is pre-trained: the same corpus, tokens, start, rate and schedule."""
+    """One cell per pre-trained model: the same corpus, tokens, initialisation, learning rate and schedule."""
     train = {
         "steps": STEPS,
         "batch_tokens": BATCH_TOKENS,
@@ -103,7 +103,7 @@ def pretrain_cells(corpus: Path) -> list[StudyCell]:
 
 
 def tune_cells(data: Path, out: Path) -> list[StudyCell]:
-    """A cell for each model and task."""
+    """One cell per model and task."""
     cells = []
     for row in (row for task in TASKS for row in ROWS if row.name == task):
         for name, variant in VARIANTS.items():
@@ -112,7 +112,7 @@ def tune_cells(data: Path, out: Path) -> list[StudyCell]:
             recipe["data"] |= {"limit": MOST_EXAMPLES}
             recipe["optim"] = dict(_OPTIM)
             network = dict(variant.head.get("network", {}))
-            if row.name == "CoNLL-2003":  # words are read one by one
+            if row.name == "CoNLL-2003":  # words are tagged one by one
                 network.pop("pool", None)
                 network["words"] = variant.words
             recipe["head"] |= {"network": network} if network else {}
@@ -122,7 +122,7 @@ def tune_cells(data: Path, out: Path) -> list[StudyCell]:
 
 
 def pretrain_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """Pre-train one model; the held-out scores of its best state, and what it took."""
+    """Pre-train one model; returns the held-out scores of its best state, and the cost."""
     run = folder / "run"
     outcome = job.pretrain_or_resume(run, lambda: job.resolve(recipe, settings, str(folder)))
     state = read_json(run / "checkpoints" / f"step-{outcome.step}" / "train" / "state.json")

@@ -1,4 +1,4 @@
-"""``report.html`` of the study of directions: the table of scores, each task's side by side, and pre-training."""
+"""``report.html`` of the directionality study: the table of scores, a figure by task, and pre-training."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
-    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    """Write the report of the cells done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("Left to right against both directions")
     report.text(
         "Scores on dev files in percent, mean ± standard deviation over seeds; every model saw as many tokens of "
@@ -55,7 +55,7 @@ def published_table() -> tuple[list[str], list[list[TableCell]]]:
 
 
 def pretraining_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """What each pre-training took, and its loss on held-out text (per token; models predict different tokens)."""
+    """The cost of each pre-training, and its loss on held-out text (per token; models predict different tokens)."""
     rows: list[list[TableCell]] = []
     for name in VARIANTS:
         if cell := facts.get(f"pre-training/{name}"):
@@ -65,5 +65,5 @@ def pretraining_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
 
 
 def score_figure(facts: Facts) -> "Figure":
-    """Each run's score, by model and task. ConfigError without matplotlib."""
+    """Plot each run's score, by model and task. ConfigError without matplotlib."""
     return draw_scores(facts, list(VARIANTS), TASKS)

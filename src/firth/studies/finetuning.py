@@ -1,12 +1,12 @@
-"""``firth study finetuning``: the shipped models against the same encoder from scratch and baselines.
+"""``firth study finetuning``: the bundled models against the same encoder from scratch and baselines.
 
 Three tables. *tasks*: each task with a pre-trained encoder, the same encoder from scratch, and a baseline.
-*features*: named entities with a frozen encoder, by layers and head, beside fine-tuning (Devlin et al. 2018, Table 7).
-*labels*: tasks of single texts with few labels; also with an encoder that has gone on with the task's own text, of all
-training examples without their labels (Gururangan et al. 2020). Which few they are changes a score more than the seed
-does: each is the mean over several draws, the same for all starts.
+*features*: named entities with a frozen encoder, by layers and head, next to fine-tuning (Devlin et al. 2018, Table 7).
+*labels*: tasks on single texts with few labels; also with an encoder whose pre-training was continued on the task's own
+text, that of all training examples without labels (Gururangan et al. 2020). The choice of the few labels changes a
+score more than the seed does: each score is the mean over several samples, the same for all starts.
 
-All choices are made on a tenth of the training examples; dev files are scored once a run.
+All choices are made on a tenth of the training examples; dev files are scored once per run.
 """
 
 import csv
@@ -46,20 +46,20 @@ from firth.text.corpus import read_text_lines
 from firth.text.records import Text
 
 SEEDS = 3
-# Of few training examples, each with a seed of its own.
+# Samples of few training examples, each with a seed of its own.
 DRAWS = 8
-# The folder of a run within its cell's.
+# The folder of a run in that of its cell.
 _RUN = "run"
 PRETRAINED, ADAPTED, SCRATCH, BASELINE = "pre-trained", "own text", "from scratch", "baseline"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableRow:
-    """One task of the study. ``data``: of the recipe, with files below the data folder; ``base``: which model.
+    """One task of the study. ``data``: the recipe's, with files below the data folder; ``base``: the model.
 
-    ``labels``: numbers of training examples that it is trained with, beside all. ``own_text``: how pre-training goes on
-    with the task's own text, if it does. ``more_text``: a file of unlabelled text of its domain, one text a line, to go
-    on with beside that.
+    ``labels``: numbers of training examples to train with, in addition to all. ``own_text``: how pre-training is
+    continued on the task's own text, if it is. ``more_text``: a file of unlabelled text of its domain, one text per
+    line, used in addition to that.
     """
 
     name: str
@@ -74,9 +74,9 @@ class TableRow:
 
 
 LABELS = (100, 1000)
-# Rows of documents mostly tagged, with some context, rather than read twice.
+# Windows of documents in which most words are tagged, with some context, rather than read twice.
 _TAGS: dict[str, dict[str, Any]] = {"head": {"windows": {"stride": 80}}}
-# Going on with the text of a task as ``--adapt-text`` does: some hundred steps.
+# Continue pre-training on the text of a task as ``--adapt-text`` does: a few hundred steps.
 _OWN_TEXT: dict[str, dict[str, Any]] = {
     "data": {"instances": "documents", "length": 128},
     "masking": {"share": 0.2},
@@ -84,7 +84,7 @@ _OWN_TEXT: dict[str, dict[str, Any]] = {
     "optim": {"kind": "adamw", "learning_rate": 6e-4, "warmup_share": 0.05, "beta2": 0.99, "epsilon": 1e-8},
     "train": {"batch_tokens": 2048, "epochs": 5.0},
 }
-# With millions of tokens of it, in the lengths of pre-training: minutes of a GPU, hours of two cores.
+# The same with millions of tokens, in the lengths of pre-training: minutes on a GPU, hours on two cores.
 _MUCH_TEXT: dict[str, dict[str, Any]] = {
     **_OWN_TEXT,
     "data": {
@@ -163,7 +163,7 @@ ROWS = (
 )
 
 _ENTITIES = next(row for row in ROWS if row.name == "CoNLL-2003")
-# With an LSTM between; a linear head alone stands more.
+# With an LSTM in between; a linear head alone tolerates a higher one.
 _HEAD_RATE = 1e-3
 _BILSTM = {"kind": "bilstm", "lstm_layers": 2}
 # Ways to read a frozen encoder: layers and mix, and the LSTM between encoder and head.
@@ -179,7 +179,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
-    """Every cell: of each task with all labels and with few, and of each way to read the frozen encoder."""
+    """All cells: for each task with all labels and with few, and for each way to read the frozen encoder."""
     check_data(data)
     divide = {"ARC": partial(_split_arc, data, out), "TREC": partial(_split_trec, data, out)}
     cells = []
@@ -236,7 +236,7 @@ def _cell(
 
 
 def recipe_of(row: TableRow, data: Path, out: Path) -> dict[str, Any]:
-    """The recipe of a task with a pre-trained encoder, as plain data."""
+    """Build the recipe of a task with a pre-trained encoder, as plain data."""
     where = {"folder", "train", "dev"}
     files = {
         key: str(out / value[1:] if value.startswith("@") else data / value) if key in where else value
@@ -256,9 +256,9 @@ def recipe_of(row: TableRow, data: Path, out: Path) -> dict[str, Any]:
 def adapt_cell(
     folder: Path, *, recipe: dict[str, Any], own_text: dict[str, dict[str, Any]], more_text: str
 ) -> dict[str, Any]:
-    """Continue pre-training on the text of a task's training examples; ``more_text``: a file of more, a text a line.
+    """Continue pre-training on the text of a task's training examples.
 
-    ``own_text``: how, as tables of a pre-training recipe.
+    ``own_text``: options, as tables of a pre-training recipe. ``more_text``: a file of more text, one text per line.
     """
     run, corpus = folder / _RUN, folder / "corpus"
     if (run / RECIPE).is_file():
@@ -276,12 +276,12 @@ def adapt_cell(
 
 
 def prepare_own_text(folder: Path, corpus: Path, recipe: dict[str, Any], more_text: str) -> None:
-    """Make the corpus of ``adapt_cell``; what shares words in a row with the task's dev file is removed."""
+    """Prepare the corpus of ``adapt_cell``; whatever shares a run of words with the task's dev file is removed."""
     every = {**recipe, "data": {key: value for key, value in recipe["data"].items() if key != "limit"}}
     labelled = read_labelled(every["task"], data_config(every, str(folder)), {})
     texts = texts_of([*labelled.train, *labelled.held])
     if more_text:
-        lowered = all(text == text.lower() for text in texts)  # then the rest is read as the task's own text is
+        lowered = all(text == text.lower() for text in texts)  # then the additional text is lower-cased too
         texts += [line.lower() if lowered else line for line in read_text_lines(Path(more_text))]
     own, dev, tokenizer = folder / "text.txt", folder / "dev.txt", folder / "tokenizer"
     write_text(own, "".join(f"{text.strip()}\n\n" for text in texts))
@@ -292,7 +292,7 @@ def prepare_own_text(folder: Path, corpus: Path, recipe: dict[str, Any], more_te
 
 
 def tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """Fine-tune over the seeds; the scores, and what it took."""
+    """Fine-tune with all seeds; returns the scores, and the cost."""
     run = folder / _RUN
     if (run / RECIPE).is_file() and (run / IDENTITY).is_file():
         tuned = resume(run)
@@ -312,7 +312,7 @@ def tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> d
 
 
 def baseline_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
-    """The baseline's scores: one run, since nothing in it is random."""
+    """Compute the baseline's scores in one run, since nothing in it is random."""
     data = read_labelled(recipe["task"], data_config(recipe, str(folder)), {})
     labels = tuple(data.options.get("labels", ()))
     dev = {}
@@ -324,26 +324,26 @@ def baseline_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def drawn_tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """Fine-tune on several draws of as many training examples; the scores over them, and what a run took."""
+    """Fine-tune on several samples of equally many training examples; returns their scores, and the cost of a run."""
     found = [tune_cell(folder / f"draw-{n}", recipe=_draw(recipe, n), settings=settings) for n in range(DRAWS)]
     seconds = sum(one["seconds_a_run"] for one in found) / DRAWS
     return _over_draws(found) | {"collapsed": sum(one["collapsed"] for one in found), "seconds_a_run": seconds}
 
 
 def drawn_baseline_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
-    """The baseline's scores over the same draws."""
+    """Compute the baseline's scores over the same samples."""
     found = [baseline_cell(folder, recipe=_draw(recipe, n)) for n in range(DRAWS)]
     return _over_draws(found) | {"what": found[0]["what"]}
 
 
 def _draw(recipe: dict[str, Any], n: int) -> dict[str, Any]:
-    # As many seeds as a recipe has by default: of few labels their average.
+    # Use the recipe's default number of seeds; with few labels their models are averaged.
     train = {key: value for key, value in recipe.get("train", {}).items() if key != "seeds"} | {"seed": n}
     return {**recipe, "data": recipe["data"] | {"limit_seed": n}, "train": train}
 
 
 def _over_draws(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Metric, numbers of examples, and each dev score with mean and standard deviation, of one fact a draw."""
+    """Combine the facts of all samples: metric, numbers of examples, and mean and standard deviation of dev scores."""
     first, dev = found[0], dict[str, dict[str, Any]]()
     for file, scores in first["dev"].items():
         dev[file] = {}
@@ -363,7 +363,7 @@ _BASELINES = {
 
 
 def baseline_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
-    """The baseline's answers, by the kind of task."""
+    """Predict with the baseline of the kind of task."""
     if data.kind == "choose":
         fit = [
             text
@@ -383,7 +383,7 @@ def baseline_answers(data: LabelledData, records: Sequence[Any]) -> list[Any]:
 
 
 def _split_arc(data: Path, out: Path) -> None:
-    """ARC's questions (the file holds the official training set only) divided by a hash: a fifth to score."""
+    """Split ARC's questions (the file holds only the official training set) by a hash: a fifth is scored."""
     lines = _read_lines(data / "arc-easy" / "dev.csv", out / "arc-easy" / "dev.csv")
     if lines:
         rows = list(filter(None, csv.reader(lines)))
@@ -391,14 +391,14 @@ def _split_arc(data: Path, out: Path) -> None:
 
 
 def _split_trec(data: Path, out: Path) -> None:
-    """TREC's training questions divided by a hash: a tenth to score."""
+    """Split TREC's training questions by a hash: a tenth is scored."""
     lines = _read_lines(data / "trec" / "train.txt", out / "trec" / "dev.txt")
     if lines:
         _divide("trec", [(line, line) for line in lines], 10, out / "trec", ("train.txt", "dev.txt"))
 
 
 def _read_lines(path: Path, done: Path) -> list[str]:
-    """The lines of a file, packed or not; none if ``done`` is there."""
+    """Read the lines of a file, compressed or not; none if ``done`` exists."""
     if done.is_file():
         return []
     source = next((f for f in (path, path.with_name(path.name + ".gz")) if f.is_file()), None)

@@ -1,4 +1,4 @@
-"""``report.html`` of the fine-tuning study: a table of tasks, frozen features, and the curve over labels."""
+"""``report.html`` of the fine-tuning study: a table of tasks, frozen features, and the curve over numbers of labels."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
-    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    """Write the report of the cells done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("What pre-training is worth")
     report.text(
         "Scores on dev files in percent, mean ± standard deviation over seeds. All choices were made on held-out "
@@ -55,7 +55,7 @@ def task_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
 
 
 def baselines(facts: Facts) -> str:
-    """What the baseline is in each task."""
+    """Name the baseline of each task."""
     tasks: dict[str, list[str]] = {}
     for row in ROWS:
         if cell := facts.get(f"tasks/{row.name}/{BASELINE}"):
@@ -64,7 +64,7 @@ def baselines(facts: Facts) -> str:
 
 
 def feature_table(facts: Facts) -> list[list[TableCell]]:
-    """A row for each way to read the frozen encoder, and the fine-tuned one."""
+    """One row for each way to read the frozen encoder, and one for the fine-tuned encoder."""
     rows: list[list[TableCell]] = []
     for name in FEATURES:
         if cell := facts.get(f"features/{name}"):
@@ -75,7 +75,7 @@ def feature_table(facts: Facts) -> list[list[TableCell]]:
 
 
 def label_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """Header and rows: each task of texts with each number of labels, by start; how far pre-trained is ahead."""
+    """Header and rows: each text task with each number of labels, by start; how far the pre-trained one leads."""
     starts = (ADAPTED, PRETRAINED, SCRATCH, BASELINE)
     rows: list[list[TableCell]] = []
     for row in ROWS:
@@ -103,25 +103,25 @@ def label_curves(facts: Facts, task: str = "SST-2") -> dict[str, tuple[list[floa
 
 
 def with_labels(facts: Facts, task: str, n: int, start: str) -> Facts | None:
-    """The cell of a task with ``n`` labels; 0: all."""
+    """Return the cell of a task with ``n`` labels; 0: all."""
     found: Facts | None = facts.get(f"labels/{task}/{n}/{start}" if n else f"tasks/{task}/{start}")
     return found
 
 
 def lead(ours: Facts | None, other: Facts | None, metric: str) -> str:
-    """``+1.2 ± 0.7``: by how many points the first is ahead over the same draws, and half its 95 % interval."""
+    """``+1.2 ± 0.7``: by how many points the first leads over the same samples, and half its 95 % interval."""
     if not ours or not other:
         return "–"
     a, b = (cell["dev"]["dev"][metric] for cell in (ours, other))
     alike = len(a["values"]) == len(b["values"])
     pairs = zip(a["values"], b["values"], strict=True) if alike else [(a["mean"], b["mean"])]
     mean, _, half = mean_interval([100 * (x - y) for x, y in pairs])
-    # Never -0.0.
+    # Avoid -0.0.
     return f"{round(mean, 1) + 0.0:+.1f}" + ("" if half is None else f" ± {half:.1f}")
 
 
 def percent(cell: Facts | None, metric: str) -> str:
-    """``71.2 ± 0.4``, or a dash for what is not done or not possible."""
+    """``71.2 ± 0.4``, or a dash if it is not done or not possible."""
     if not cell:
         return "–"
     score = cell["dev"]["dev"][metric]

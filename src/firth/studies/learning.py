@@ -1,8 +1,8 @@
 """``firth study learning``: what makes a small model learn from few tokens, one change at a time.
 
 Every variant is pre-trained on the same text for the same number of tokens and scored in the same way: held-out masked
-language modelling with the published masks (15 % of single tokens, 80/10/10) in sequences of 64 and 128 tokens, and
-the share of minimal pairs of which it prefers the grammatical sentence.
+language modelling with the published masking (15 % of single tokens, 80/10/10) in sequences of 64 and 128 tokens, and
+the share of minimal pairs in which it prefers the grammatical sentence.
 """
 
 import dataclasses
@@ -27,11 +27,11 @@ from firth.training.log import read_log
 
 TOKENS = {"2.5 M": 2_500_000, "12 M": 12_000_000}
 SEEDS = 3
-# Held-out losses whose first crossing is reported: above the plateau's end, and on the way.
+# Held-out losses whose first crossing is reported: just above the end of the plateau, and on the way down.
 LOSSES = (6.3, 5.5, 5.0)
 LENGTHS = (64, 128)
 EVAL_BATCHES = 60
-# Every so many pairs of a file are scored: 13,400 and 23,000 pairs would take as long as the training.
+# One in this many pairs of a file is scored: 13,400 and 23,000 pairs would take as long as the training.
 PAIR_STEP = 10
 PAIRS = {"BLiMP": Path("blimp/dev.jsonl.gz"), "Zorro": Path("zorro/dev.jsonl.gz")}
 BATCH_TOKENS = 2048
@@ -39,7 +39,7 @@ BATCH_TOKENS = 2048
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """One row: ``settings`` over the base. ``budgets``: the numbers of tokens it is run for, by name."""
+    """One row: ``settings`` on top of the base. ``budgets``: the numbers of tokens it is trained for, by name."""
 
     settings: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ("2.5 M",)
@@ -81,7 +81,7 @@ VARIANTS: dict[str, Variant] = {
 
 
 def study_cells(data: Path, models: Path, _out: Path) -> list[StudyCell]:
-    """Every cell. ``data``: has the minimal pairs. ``models``: has the English corpus."""
+    """All cells. ``data``: has the minimal pairs. ``models``: has the English corpus."""
     corpus = models / "en" / "corpus"
     check_corpus(corpus)
     for path in PAIRS.values():
@@ -91,7 +91,7 @@ def study_cells(data: Path, models: Path, _out: Path) -> list[StudyCell]:
 
 
 def learning_cells(data: Path, corpus: Path) -> list[StudyCell]:
-    """A cell for each budget, variant and seed."""
+    """One cell per budget, variant and seed."""
     pairs = {name: str(data / path) for name, path in PAIRS.items()}
     cells = []
     for budget, n_tokens in TOKENS.items():
@@ -118,7 +118,7 @@ def learning_cells(data: Path, corpus: Path) -> list[StudyCell]:
 def learning_cell(
     folder: Path, *, recipe: dict[str, Any], settings: list[str], pairs: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Pre-train one model; when its held-out loss fell below ``LOSSES``, its last losses, and its choice of pairs."""
+    """Pre-train one model; returns when its loss fell below ``LOSSES``, its final losses, and its score on pairs."""
     run = folder / "run"
     outcome = job.pretrain_or_resume(run, lambda: job.resolve(recipe, settings, str(folder)), processes=1)
     newest = run / "checkpoints" / f"step-{outcome.step}"
@@ -168,7 +168,7 @@ def held_out(run: Path, model: Path, length: int) -> dict[str, float]:
 
 
 def preferred(model: Path, path: Path) -> float:
-    """The share of minimal pairs of which the model prefers the good sentence, as the mean over paradigms."""
+    """The share of minimal pairs in which the model prefers the good sentence, as the mean over paradigms."""
     return pair_accuracies(load_model(model).prefers_good(_pairs(path)))["all"]["accuracy"]
 
 

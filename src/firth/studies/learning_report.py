@@ -1,4 +1,4 @@
-"""``report.html`` of the study of learning: losses, speed of learning and minimal pairs, a row a variant."""
+"""``report.html`` of the learning study: losses, speed of learning and minimal pairs, one row per variant."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
-    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    """Write the report of the cells done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("What makes a small BERT learn")
     report.text(
         "Held-out masked-LM loss with the published masks (15 % of single tokens, 80/10/10), tokens until it fell "
@@ -30,7 +30,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
 
 
 def learning_table(facts: Facts, budget: str) -> tuple[list[str], list[list[TableCell]]]:
-    """A row for each variant that has a finished seed."""
+    """One row for each variant that has a finished seed."""
     rows: list[list[TableCell]] = []
     for name in VARIANTS:
         seeds = [found for key, found in sorted(facts.items()) if key.startswith(f"{budget}/{name}/seed ")]
@@ -49,7 +49,7 @@ def learning_table(facts: Facts, budget: str) -> tuple[list[str], list[list[Tabl
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Mean and standard deviation; of one value only itself."""
+    """Mean and standard deviation; a single value alone."""
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
     return f"{fmean(values):.{digits}f} ± {stdev(values):.{digits}f}"

@@ -1,11 +1,11 @@
-"""``firth study representations``: word vectors to BERT, with equal pre-training minutes on the same text.
+"""``firth study representations``: word vectors to BERT, with equal pre-training time on the same text.
 
-*tasks*: every system is pre-trained on the same English text for the same processor time, and reads the same four
-tasks as it was published to be read: frozen below a tagger or a biattentive network, or fine-tuned whole. *layers*: the
-shares that a task gives ELMo's layers (Peters et al. 2018, §5.3). *labels*: ULMFiT from a hundred labels on, with and
-without its language models (Howard & Ruder 2018, Figure 3).
+*tasks*: every system is pre-trained on the same English text for the same CPU time, and used on the same four tasks
+as published: frozen below a tagger or a biattentive network, or fine-tuned as a whole. *layers*: the
+weights that a task gives ELMo's layers (Peters et al. 2018, §5.3). *labels*: ULMFiT from a hundred labels upwards, with
+and without its language models (Howard & Ruder 2018, Figure 3).
 
-All choices are made on a tenth of the training examples; dev files are scored once a run.
+All choices are made on a tenth of the training examples; dev files are scored once per run.
 """
 
 import tempfile
@@ -34,35 +34,35 @@ from firth.vectors.train import VectorTraining, train_vectors
 
 CPU_SECONDS = 600
 PIECES, WORDS = 16_000, 20_000
-# Texts, and sentences of the tasks on words.
+# Limits on training examples: texts, and sentences of the tagging tasks.
 MOST_TEXTS, MOST_TAGGED = 8000, 4000
 TASKS = {"CoNLL-2003": "entity_f1", "English POS": "tag_accuracy", "SST-2": "accuracy", "SNLI": "accuracy"}
 _TAGGING = ("CoNLL-2003", "English POS")
-# Rows as long as those of pre-training.
+# Sequences as long as in pre-training.
 _TAGGED = {"data": {"limit": MOST_TAGGED}, "head": {"windows": {"length": 64, "stride": 48}}}
 _ADAM = {"kind": "adamw", "learning_rate": 1e-3, "warmup_share": 0.1}
 _FROZEN = {"adapt": {"frozen_groups": -1}, "optim": {**_ADAM, "decay": 0.0, "clip_norm": 5.0}}
-# Rates and numbers of examples were compared on held-out examples of CoNLL-2003 and SST-2 (one seed). A recurrent
-# tagger wants many updates: eight windows of 512 words at once and 1e-3 left word2vec at 18 F1 there, these bring 75.
+# Learning rates and batch sizes were compared on held-out examples of CoNLL-2003 and SST-2 (one seed). A recurrent
+# tagger needs many updates: batches of eight 512-word windows and 1e-3 left word2vec at 18 F1, these values reach 75.
 _MANY_UPDATES = {"optim": {"learning_rate": 5e-3}, "train": {"epochs": 4.0, "batch_examples": 6}}
 
 
 def _tagger(**features: Any) -> dict[str, Any]:
-    """A BiLSTM on what does not learn."""
+    """A BiLSTM on frozen features."""
     head = {"network": {"kind": "bilstm", "lstm_layers": 1, "lstm_width": 128, "dropout": 0.3, **features}}
     return laid_over({**_FROZEN, "head": head}, _MANY_UPDATES)
 
 
 def _network(**features: Any) -> dict[str, Any]:
-    """The biattentive network on what does not learn."""
-    # 8,000 examples three times over: with the tagger's dropout it was still learning when they ended.
+    """The biattentive network on frozen features."""
+    # Three epochs of 8,000 examples: with the tagger's dropout it was still learning at the end.
     network = {"kind": "biattentive", "width": 128, "dropout": 0.0, **features}
     head = {"windows": {"long": "cut"}, "network": network}
     return laid_over({**_FROZEN, "head": head}, {"train": {"batch_examples": 16, "epochs": 3.0}})
 
 
 def _whole(rate: float, **features: Any) -> dict[str, Any]:
-    """A linear layer, and all below it learns too."""
+    """A linear layer, with everything below it fine-tuned too."""
     return {"optim": {**_ADAM, "learning_rate": rate}, "head": {"network": features} if features else {}}
 
 
@@ -70,9 +70,9 @@ def _whole(rate: float, **features: Any) -> dict[str, Any]:
 class Representation:
     """One row of the table.
 
-    ``text``: what it is pre-trained on; ``model`` and ``recipe``: how, or ``vectors``, options of word vectors.
-    ``reads``: another row, whose model it reads. ``words`` and ``texts``: tables of fine-tuning by kind of task; None:
-    it is not for those.
+    ``text``: what it is pre-trained on; ``model`` and ``recipe``: how, or ``vectors``: options of word vectors.
+    ``reads``: another row, whose model it uses. ``words`` and ``texts``: tables of fine-tuning by kind of task; None:
+    not used for that kind.
     """
 
     text: str = "words"
@@ -122,7 +122,7 @@ REPRESENTATIONS: dict[str, Representation] = {
         recipe={
             "optim": {**_ADAM, "schedule": "linear", "learning_rate": 1e-3, "warmup_share": 0.05, "accumulated": 0.0,
                       "epsilon": 1e-8},
-            # Tasks read each sentence from zero; state that is always carried may not have learnt to begin there.
+            # Tasks read each sentence from a zero state; a model whose state is always carried may not have learnt to.
             "data": {"restart_every": 10}, "objective": {"negatives": 0}, "train": {"batch_tokens": 1280},
         },
     ),
@@ -147,13 +147,13 @@ REPRESENTATIONS: dict[str, Representation] = {
 MIXED = ("English POS", "CoNLL-2003", "SST-2")
 ULMFIT_STARTS = ("from scratch", "general language model", "and that of the target text")
 LABELS = (100, 300, 1000, 0)  # 0: all
-# However few labels, a run has about so many updates.
+# However few labels there are, a run has about this many updates.
 _FEWEST_UPDATES = 200
 _NEWS = TableRow(name="AG News", task="ag-news", data={"folder": "ag-news"})
 
 
 def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
-    """Every cell: of each text, of each model that is pre-trained on one, and of each table."""
+    """All cells: for each text, each model pre-trained on one, and each table."""
     check_data(data)
     return [
         *text_cells(data, out), *pretrain_cells(data, out), *task_cells(data, out),
@@ -162,7 +162,7 @@ def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
 
 
 def text_cells(data: Path, out: Path) -> list[StudyCell]:
-    """Each text as a corpus: English as WordPiece tokens and as words, and captions with their translations."""
+    """Cells that prepare each corpus: English as WordPiece tokens and as words, and captions with translations."""
     english = {split: _english(data, split) for split in ("train", "dev")}
     captions = {
         f"{split}{end}": [str(data / "multi30k" / f"{name}.{language}.gz")]
@@ -184,7 +184,7 @@ def text_cell(
     folder: Path, *, kind: VocabKind, size: int, train: list[str], dev: list[str], train_second: Sequence[str] = (),
     dev_second: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """A vocabulary and a corpus."""
+    """Build a vocabulary and a corpus."""
     if not (folder / "vocab").exists():
         build_vocab([*train, *train_second], folder / "vocab", size=size, kind=kind)
     made = prepare(train, folder / "vocab", folder / "corpus", dev=dev, second=train_second, dev_second=dev_second)
@@ -192,7 +192,7 @@ def text_cell(
 
 
 def pretrain_cells(data: Path, out: Path) -> list[StudyCell]:
-    """A cell for each model that is pre-trained, and what it needs."""
+    """One cell per pre-trained model, and the cells it needs."""
     cells = []
     for name, row in REPRESENTATIONS.items():
         if row.reads:
@@ -219,7 +219,7 @@ def model_of(name: str, out: Path) -> Path:
 
 
 def task_cells(data: Path, out: Path) -> list[StudyCell]:
-    """A cell for each model and task."""
+    """One cell per model and task."""
     cells = []
     for task in TASKS:
         for name, row in REPRESENTATIONS.items():
@@ -238,19 +238,19 @@ def _needs(name: str) -> tuple[str, ...]:
 
 
 def _recipe(task: str, name: str, tables: dict[str, Any], data: Path, out: Path) -> dict[str, Any]:
-    """The recipe of a task on a row's model: the task's own, with ``tables`` laid over it."""
+    """Build the recipe of a task on a row's model: the task's own, overridden by ``tables``."""
     row = next(row for row in ROWS if row.name == task)
     recipe = recipe_of(replace(row, settings={}), data, out) | {"model": f"{model_of(name, out)}/", "optim": {}}
     return laid_over(laid_over(recipe, _TAGGED if task in _TAGGING else {"data": {"limit": MOST_TEXTS}}), tables)
 
 
 def mix_cells(data: Path, out: Path) -> list[StudyCell]:
-    """A cell for each task and seed: what a linear layer on ELMo's mix of layers makes of it."""
+    """One cell per task and seed: a linear layer on ELMo's scalar mix."""
     tables = {**_FROZEN, "head": {"network": {**_MIX, "mix_l2": 0.0, "dropout": 0.1}}}
     cells = []
     for task in MIXED:
         for seed in range(1, SEEDS + 1):
-            # The shares begin equal: they need larger steps than a head's matrix to become what they can be.
+            # The mix weights start equal, and need larger steps than a head's matrix to move away from that.
             own: dict[str, Any] = {"optim": {"learning_rate": 1e-2}, "train": {"seed": seed, "seeds": 1}}
             if task in _TAGGING:
                 own["train"] |= _MANY_UPDATES["train"]
@@ -262,12 +262,12 @@ def mix_cells(data: Path, out: Path) -> list[StudyCell]:
 
 
 def label_cells(data: Path, out: Path) -> list[StudyCell]:
-    """ULMFiT's language model of the target text, and a cell for each number of labels and start."""
+    """A cell for ULMFiT's language model of the target text, and one per number of labels and start."""
     recipe = recipe_of(_NEWS, data, out) | {"optim": {}, "model": f"{model_of('ULMFiT', out)}/"}
     target = "labels/target text"
     cells = [StudyCell(target, target_cell, {"recipe": recipe}, _needs("ULMFiT"))]
     for n in LABELS:
-        # All examples take as long as the rest together: one seed.
+        # All examples take as long as the other numbers together: one seed.
         train = {"epochs": max(8.0, _FEWEST_UPDATES * 32 / n)} if n else {"epochs": 8.0, "seeds": 1}
         for start in ULMFIT_STARTS:
             own = laid_over(recipe, {"data": {"limit": n}, "train": train})
@@ -283,9 +283,9 @@ def label_cells(data: Path, out: Path) -> list[StudyCell]:
 
 @contextmanager
 def usage(folder: Path) -> Iterator[dict[str, float]]:
-    """What the work inside takes, also of runs that were stopped: ``cpu_s``, and where the system tells, ``peak_mb``.
+    """Measure the work inside the context, stopped runs included: ``cpu_s`` and, if the system reports it, ``peak_mb``.
 
-    ``peak_mb``: the most memory of this process, with all that Python and its libraries take.
+    ``peak_mb``: this process's peak memory, including Python and its libraries.
     """
     file, began_at_s = folder / "usage.json", time.process_time()
     found: dict[str, float] = read_json(file) if file.is_file() else {"cpu_s": 0.0}
@@ -313,7 +313,7 @@ def vector_cell(folder: Path, *, texts: list[str], training: dict[str, Any]) -> 
 
 
 def pretrain_cell(folder: Path, *, recipe: dict[str, Any], cpu_seconds: float, vectors: str) -> dict[str, Any]:
-    """Pre-train one model for the processor time given; the held-out scores of its best state, and what it took."""
+    """Pre-train one model for the given CPU time; returns the held-out scores of its best state, and the cost."""
     run = folder / "run"
 
     def sized() -> Pretrain:
@@ -328,7 +328,7 @@ def pretrain_cell(folder: Path, *, recipe: dict[str, Any], cpu_seconds: float, v
         outcome = job.pretrain_or_resume(run, sized)
     loaded, model = read_model(run / "model"), folder / "model"
     if vectors and not model.exists():
-        convert(run, model, vectors=Path(vectors))  # all words that have a vector, not only those of the captions
+        convert(run, model, vectors=Path(vectors))  # all words that have a vector, not only those in the captions
     elif not model.exists():
         model.symlink_to("run/model")
     dev = loaded.provenance["dev"]
@@ -336,7 +336,7 @@ def pretrain_cell(folder: Path, *, recipe: dict[str, Any], cpu_seconds: float, v
 
 
 def steps_within(recipe: dict[str, Any], folder: Path, cpu_seconds: float) -> int:
-    """How many updates take so much processor time, by that of a few, which begin from nothing and are thrown away."""
+    """Estimate how many updates fit into the CPU time, from that of a few updates from scratch, which are discarded."""
     few, more = 2, 12
     times: list[float] = []
     with tempfile.TemporaryDirectory(dir=folder) as trials:
@@ -346,27 +346,27 @@ def steps_within(recipe: dict[str, Any], folder: Path, cpu_seconds: float) -> in
             began_at_s = time.process_time()
             job.pretrain(trial, Path(trials) / f"trial-{len(times)}")
             times.append(time.process_time() - began_at_s)
-    # Where the updates cost less than what differs between two beginnings, all of it counts as theirs.
+    # If the updates cost less than the variation between two starts, count the whole time as theirs.
     several_s, n = (times[2] - times[1], more - few) if times[2] > times[1] else (times[2], more)
     return max(int(cpu_seconds * n / several_s), 1)
 
 
 def task_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
-    """Fine-tune over the seeds; the scores, and what it took."""
+    """Fine-tune with all seeds; returns the scores, and the cost."""
     with usage(folder) as used:
         facts = tune_cell(folder, recipe=recipe, settings=[])
     return {**facts, **used, "parameters": _count(read_model(folder / "run" / "model").objective)}
 
 
 def mix_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
-    """As ``task_cell``, with the share of each layer in the mix."""
+    """As ``task_cell``, with the weight of each layer in the scalar mix."""
     facts = task_cell(folder, recipe=recipe)
     features: Any = read_model(folder / "run" / "model").objective.get_submodule("features")
     return {**facts, "shares": [round(share, 4) for share in features.mix.weights().tolist()]}
 
 
 def target_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
-    """ULMFiT's second stage: the general language model goes on with the task's texts, without their labels."""
+    """ULMFiT's second stage: continue pre-training the general language model on the task's texts, without labels."""
     read = read_labelled(recipe["task"], data_config(recipe, "study"), {})
     text, run, base = folder / "texts.txt", folder / "run", Path(recipe["model"])
 

@@ -1,4 +1,4 @@
-"""``report.html`` of the study of representations: scores, cost, ELMo's layers, and numbers of labels."""
+"""``report.html`` of the representation study: scores, cost, ELMo's layers, and numbers of labels."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Facts = Mapping[str, Any]
-# The score that each kind of task is read by.
+# The score shown for each task.
 _SCORES = {**TASKS, "AG News": "accuracy"}
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
-    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    """Write the report of the cells done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("Representations")
     report.text(
         "Scores on dev files in percent, mean ± standard deviation over seeds; every model was pre-trained for about "
@@ -55,7 +55,7 @@ def score_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
 
 
 def cost_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """Of each: parameters, CPU time and memory of pre-training, its held-out loss, and a fine-tuning's share."""
+    """For each: parameters, CPU time and memory of pre-training, its held-out loss, and a fine-tuning's share."""
     rows: list[list[TableCell]] = []
     for name in REPRESENTATIONS:
         if cell := facts.get(f"pre-training/{name}"):
@@ -103,5 +103,5 @@ def label_curves(facts: Facts) -> dict[str, tuple[list[float], list[float]]]:
 
 
 def score_figure(facts: Facts) -> "Figure":
-    """Each run's score, by model and task. ConfigError without matplotlib."""
+    """Plot each run's score, by model and task. ConfigError without matplotlib."""
     return draw_scores(facts, list(REPRESENTATIONS), TASKS)

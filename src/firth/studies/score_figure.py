@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def draw_scores(facts: Mapping[str, Any], names: Sequence[str], tasks: Mapping[str, str]) -> "Figure":
-    """A panel a task, a line a model: each seed's score as a dot, in percent, and their mean.
+    """Draw one panel per task and one line per model: each seed's score as a dot, in percent, and their mean.
 
-    ``facts``: of the cells ``tasks/MODEL/TASK``. ``tasks``: the score of each. ConfigError without matplotlib.
+    ``facts``: of the cells ``tasks/MODEL/TASK``. ``tasks``: the score of each task. ConfigError without matplotlib.
     """
     try:
         from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
-"""``firth study senses``: do vectors in context separate the senses of a word?
+"""``firth study senses``: do contextual vectors separate the senses of a word?
 
-An article of Wikipedia uses a word in one sense (Gale, Church and Yarowsky 1992, "One sense per discourse"), so cue
-words of its other sentences label an occurrence. Each occurrence is then classified by the nearest occurrences of the
+A Wikipedia article uses a word in one sense (Gale, Church and Yarowsky 1992, "One sense per discourse"), so cue
+words in its other sentences label an occurrence. Each occurrence is then classified by the nearest occurrences of the
 same word in other articles, by the cosine of their vectors.
 """
 
@@ -33,7 +33,7 @@ from firth.text.sentences import split_sentences
 from firth.vectors.folder import VectorOptions
 from firth.vectors.train import VectorTraining, train_vectors
 
-# Words, their senses, and the cues of each, which count with a plural s too.
+# Words, their senses, and the cues of each, which also count with a plural s.
 CUES = {
     "band/music": "album song guitar tour singer vocals",
     "band/frequency": "frequency frequencies spectrum wavelength transmitter satellite antenna",
@@ -71,13 +71,13 @@ CUES = {
 PICTURED = ("bank", "plant")
 VECTORS = {"algorithm": "skip-gram", "width": 100, "epochs": 2, "lowercase": True, "workers": 1}
 EVERY = 4  # word vectors are trained on every fourth article
-# Names in the table, and models: a folder of --models, but for the one that the package ships.
+# Names in the table, and their models: folders in --models, except for the bundled one.
 SHIPPED = "firth-mini-en"
 MODELS = {"ELMo": "elmo", "GPT": "gpt", SHIPPED: SHIPPED}
 OCCURRENCES, BASELINES = "occurrences.jsonl", "baselines"
 MEAN, WEIGHTED, TFIDF = "mean word vector of the sentence", "the same, weighted by IDF", "TF-IDF of the sentence"
 _PART = re.compile(r"[^\W\d_]+")
-# After these, bank or track is a verb; and articles on tanks of either sense speak of fuel tanks.
+# After these, bank or track is a verb; and articles on tanks of either sense mention fuel tanks.
 _NOT_AFTER = ("to", "will", "would", "can", "could", "may", "might", "must", "should", "fuel")
 
 
@@ -85,19 +85,19 @@ _NOT_AFTER = ("to", "will", "would", "can", "could", "may", "might", "must", "sh
 class SenseRules:
     """When the cues of an article are clear, and which occurrences are compared."""
 
-    kinds: int = 3  # different cues of the sense outside the sentence, at least
-    hits: int = 5  # occurrences of cues, at least
+    kinds: int = 3  # minimum of distinct cues of the sense outside the sentence
+    hits: int = 5  # minimum of occurrences of cues
     per_thousand: float = 4.0  # the same per thousand words of the article
-    times: int = 8  # at least so many times the occurrences of the other sense's cues
-    shortest: int = 8  # words of the sentence
+    times: int = 8  # minimum ratio to the occurrences of the other sense's cues
+    shortest: int = 8  # words in the sentence
     longest: int = 50
-    most: int = 80  # occurrences of a sense that are compared
+    most: int = 80  # maximum of occurrences of a sense that are compared
     neighbours: int = 5
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledOccurrence:
-    """A word at character ``start`` of the sentence ``text``, its sense, and the title of the article."""
+    """A word at character ``start`` of the sentence ``text``, its sense, and the title of its article."""
 
     word: str
     sense: str
@@ -107,7 +107,7 @@ class LabelledOccurrence:
 
 
 def study_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
-    """Every cell. ``models``: may have the folders ``elmo`` and ``gpt``."""
+    """All cells. ``models``: may have the folders ``elmo`` and ``gpt``."""
     text = data / "en-wiki-large" / "train.txt.xz"
     if not text.is_file():
         raise ConfigError(f"{text}: no such file (--data: the folder of the data sets)")
@@ -115,7 +115,7 @@ def study_cells(data: Path, models: Path, out: Path) -> list[StudyCell]:
 
 
 def sense_cells(text: Path, models: Path, out: Path, tell: Callable[[str], None]) -> list[StudyCell]:
-    """The occurrences, word vectors, and a cell for the baselines and for each model that is there."""
+    """Cells for the occurrences, the word vectors, the baselines, and each model that exists."""
     rules, found = asdict(SenseRules()), str(out / "cells" / "occurrences" / OCCURRENCES)
     cells = [
         StudyCell("occurrences", occurrence_cell, {"text": str(text), "cues": CUES, "rules": rules}),
@@ -135,7 +135,7 @@ def sense_cells(text: Path, models: Path, out: Path, tell: Callable[[str], None]
 
 
 def occurrence_cell(folder: Path, *, text: str, cues: dict[str, str], rules: dict[str, Any]) -> dict[str, Any]:
-    """Choose equally many occurrences of either sense of each word, one per article; counts by word."""
+    """Choose equally many occurrences of both senses of each word, one per article; returns counts by word."""
     limits, found = SenseRules(**rules), dict[str, list[LabelledOccurrence]]((name, []) for name in cues)
     for document in CorpusReader([text]):
         for one in labelled(document.paragraphs, cues, limits):
@@ -152,7 +152,7 @@ def occurrence_cell(folder: Path, *, text: str, cues: dict[str, str], rules: dic
 
 
 def ambiguous_words(cues: Iterable[str]) -> list[str]:
-    """The words of the names WORD/SENSE, in order."""
+    """The words in the names WORD/SENSE, in order."""
     return list(dict.fromkeys(name.split("/")[0] for name in cues))
 
 
@@ -161,7 +161,7 @@ def _chance(one: LabelledOccurrence) -> bytes:
 
 
 def labelled(paragraphs: Sequence[str], cues: dict[str, str], rules: SenseRules) -> Iterator[LabelledOccurrence]:
-    """Each word's first sentence in an article, if cues outside that sentence are clear about the sense."""
+    """Yield each word's first sentence in an article, if cues outside that sentence identify the sense clearly."""
     first: dict[str, tuple[str, int]] = {}
     not_after = "".join(f"(?<!{word} )" for word in _NOT_AFTER)
     target = re.compile(rf"(?<![\w'-]){not_after}({'|'.join(ambiguous_words(cues))})(?![\w'-])")
@@ -190,7 +190,7 @@ def labelled(paragraphs: Sequence[str], cues: dict[str, str], rules: SenseRules)
 
 
 def vector_cell(folder: Path, *, text: str, every: int, training: dict[str, Any]) -> dict[str, Any]:
-    """Train word vectors on one article of ``every``."""
+    """Train word vectors on one in ``every`` articles."""
     model, part = folder / "model", folder / "text.txt"
     if not model.exists():
         articles = islice(CorpusReader([text]), 0, None, every)
@@ -201,7 +201,7 @@ def vector_cell(folder: Path, *, text: str, every: int, training: dict[str, Any]
 
 
 def baseline_cell(folder: Path, *, occurrences: str, vectors: str, k: int) -> dict[str, Any]:
-    """Accuracies of the other words of the sentence, as word vectors and as TF-IDF."""
+    """Compute the accuracies of the sentence's other words, as word vectors and as TF-IDF."""
     ones, table = read_occurrences(occurrences), open_table(vectors)
     beside = [f"{one.text[: one.start]} {one.text[one.start + len(one.word) :]}" for one in ones]
     parts = [[part for part in _PART.findall(text.lower()) if part in table.numbers] for text in beside]
@@ -217,7 +217,7 @@ def baseline_cell(folder: Path, *, occurrences: str, vectors: str, k: int) -> di
 
 
 def model_cell(folder: Path, *, occurrences: str, model: str, k: int) -> dict[str, Any]:
-    """Accuracies of every layer of a model, and the best layer's vectors in two dimensions."""
+    """Compute the accuracies of every layer of a model, and the best layer's vectors in two dimensions."""
     ones = read_occurrences(occurrences)
     each = []
     for one, found in zip(ones, load_model(model).vectors_stream([one.text for one in ones]), strict=True):
@@ -230,12 +230,12 @@ def model_cell(folder: Path, *, occurrences: str, model: str, k: int) -> dict[st
 
 
 def read_occurrences(path: str) -> list[LabelledOccurrence]:
-    """The occurrences that the cell of that name chose."""
+    """Read the occurrences chosen by their cell."""
     return [LabelledOccurrence(**json.loads(line)) for line in Path(path).read_text("utf-8").splitlines()]
 
 
 def accuracies(ones: Sequence[LabelledOccurrence], x: Float[np.ndarray, "n H"], k: int) -> dict[str, float]:
-    """By word, the share of occurrences whose nearest others, all of other articles, have the same sense."""
+    """By word, the share of occurrences whose nearest neighbours, all from other articles, have the same sense."""
     found = {}
     for word in dict.fromkeys(one.word for one in ones):
         chosen = [i for i, one in enumerate(ones) if one.word == word]
@@ -247,7 +247,7 @@ def accuracies(ones: Sequence[LabelledOccurrence], x: Float[np.ndarray, "n H"], 
 def points(ones: Sequence[LabelledOccurrence], x: Float[np.ndarray, "n H"], word: str) -> dict[str, Any]:
     """Two principal components of a word's vectors by sense.
 
-    Labelled are the occurrences of a sense that are nearest to its centre and farthest from it.
+    The occurrences of a sense nearest to its centre and farthest from it are labelled.
     """
     chosen = [i for i, one in enumerate(ones) if one.word == word]
     places = np.round(principal_components(unit_vectors(x[chosen])), 3)
@@ -263,5 +263,5 @@ def points(ones: Sequence[LabelledOccurrence], x: Float[np.ndarray, "n H"], word
 
 def around(one: LabelledOccurrence) -> str:
     """The occurrence with four words on either side."""
-    before = " ".join(one.text[: one.start].split(" ")[-5:])  # ends in a blank or in a sign before the word
+    before = " ".join(one.text[: one.start].split(" ")[-5:])  # ends with a space or a mark before the word
     return before + " ".join(one.text[one.start :].split(" ")[:5])

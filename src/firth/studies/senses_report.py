@@ -1,4 +1,4 @@
-"""``report.html`` of the study of senses: accuracies by vectors and by word, and the vectors of a word drawn."""
+"""``report.html`` of the sense study: accuracies by vectors and by word, and plots of a word's vectors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ _MARKERS = "os"
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
-    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    """Write the report of the cells done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("Senses of words in context")
     report.text(
         f"The sense of each occurrence is predicted by its {SenseRules().neighbours} nearest occurrences of the same "
@@ -48,14 +48,14 @@ def accuracies_of(facts: Facts) -> dict[str, dict[str, float]]:
     found = dict[str, dict[str, float]](facts.get(f"scores/{BASELINES}", {"accuracy": {}})["accuracy"])
     for name, scores in done_models(facts).items():
         found |= {f"{name}, {layer}": by_word for layer, by_word in scores["accuracy"].items()}
-    # As many occurrences of either sense, all with one vector.
+    # Both senses have equally many occurrences, here all with the same vector.
     return {ONE_VECTOR: dict.fromkeys(next(iter(found.values())), 0.5), **found} if found else {}
 
 
 def accuracy_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """A row per kind of vectors: mean over words, and what it gains on the mean of word vectors, with intervals.
+    """One row per kind of vectors: the mean over words, and its gain over the mean of word vectors, with intervals.
 
-    The 95 % intervals are of the bootstrap over words, the same words for all rows.
+    The 95 % intervals are from a bootstrap over words, with the same words for all rows.
     """
     found = accuracies_of(facts)
     x = 100 * np.array([list(by_word.values()) for by_word in found.values()]).T
@@ -74,7 +74,7 @@ def accuracy_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
 
 
 def word_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """A row per word: how many occurrences of each sense, and the accuracies of the baselines and best layers."""
+    """One row per word: the number of occurrences of each sense, and the accuracies of baselines and best layers."""
     left_out = {f"{name}, {layer}" for name, of in done_models(facts).items() for layer in of["accuracy"]}
     left_out -= {f"{name}, {of['best']}" for name, of in done_models(facts).items()}
     shown = {name: by_word for name, by_word in accuracies_of(facts).items() if name not in {ONE_VECTOR, *left_out}}
@@ -87,16 +87,16 @@ def word_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
 
 
 def sense_figure(facts: Facts) -> "Figure":
-    """A column a word, a row a model: each occurrence as a point, below the one point of word2vec.
+    """Plot one column per word and one row per model: each occurrence as a point, below the single point of word2vec.
 
-    The titles have the accuracies. ConfigError without matplotlib.
+    The titles show the accuracies. ConfigError without matplotlib.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("plots need matplotlib: pip install 'firth[report]'") from None
     models = done_models(facts)
-    # Models one below the other: side by side four would be too small to read on a page.
+    # Models are stacked: four side by side would be too small to read on a page.
     figure = Figure(figsize=(4.6 * len(PICTURED), 1.2 + 3.5 * len(models)), layout="constrained")
     grid = figure.subplots(1 + len(models), len(PICTURED), squeeze=False, height_ratios=[1, *[4] * len(models)])
     for axes, word in zip(grid[0], PICTURED, strict=True):
@@ -127,6 +127,6 @@ def _draw(axes: "Axes", senses: Mapping[str, Any]) -> None:
             axes.plot(*place, marker, ms=12, color=colour, markeredgecolor=INK)
             axes.annotate(letter, place, ha="center", va="center", fontsize=8, color="white", weight="bold")
             lines.append(f"{letter}  {sense}: {text}")
-    # Sentences stand below: beside their points they would lie on others.
+    # Sentences go below the plot: next to their points they would cover others.
     axes.set_xlabel("\n".join(lines), loc="left", fontsize=8, color=INK)
     axes.legend(frameon=False, fontsize=9, loc="best")

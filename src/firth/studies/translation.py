@@ -1,8 +1,8 @@
 """``firth study translation``: the original Transformer on a small parallel corpus, by decoding method.
 
-One model learns English to German from Multi30k (Elliott et al. 2016): 29,000 captions, joint byte-pair pieces. Then
+One model learns English to German from Multi30k (Elliott et al. 2016): 29,000 captions, a joint BPE vocabulary. Then
 the validation captions are translated by the best model, the last one and the mean of the last checkpoints, each
-greedily and with a beam, and by the mean with other beams and length penalties (Vaswani et al. 2017, §6.1).
+greedily and by beam search, and by the mean with other beam widths and length penalties (Vaswani et al. 2017, §6.1).
 """
 
 import json
@@ -33,7 +33,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "beam 4, length penalty 1": {"beam": 4, "length_penalty": 1.0},
     "beam 8": {"beam": 8, "length_penalty": 0.6},
 }
-# The same as recipes/transformer-multi30k.toml, but for the corpus.
+# The same as recipes/transformer-multi30k.toml, except for the corpus.
 RECIPE: dict[str, Any] = {
     "model": "transformer-tiny",
     "data": {"length": 64},
@@ -61,7 +61,7 @@ RECIPE: dict[str, Any] = {
 
 
 def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
-    """Every cell: the training, and each model with each search. ``data``: has the folder ``multi30k``."""
+    """All cells: the training, and each model with each search. ``data``: has the folder ``multi30k``."""
     files = {name: _file(data / "multi30k", name) for name in ("train.en", "train.de", "val.en", "val.de")}
     return [training_cell(files, out), *score_cells(files, out)]
 
@@ -74,8 +74,8 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def make_corpus(files: dict[str, Path], out: Path) -> None:
-    """A joint vocabulary of both languages, and the captions as a corpus; what exists is kept."""
-    translation_metrics()  # that they lack a package is said now, not after the training
+    """Build a joint vocabulary of both languages, and a corpus of the captions; existing ones are kept."""
+    translation_metrics()  # report a missing package now, not after the training
     vocab, corpus = out / "vocab", out / "corpus"
     if not (vocab / "tokenizer.json").is_file():
         build_vocab([files["train.en"], files["train.de"]], vocab, size=PIECES, kind="bpe")
@@ -91,13 +91,13 @@ def make_corpus(files: dict[str, Path], out: Path) -> None:
 
 
 def training_cell(files: dict[str, Path], out: Path) -> StudyCell:
-    """The training, which all other cells wait for."""
+    """The cell of the training, which all other cells need."""
     recipe = {**RECIPE, "data": {**RECIPE["data"], "corpus": str(out / "corpus")}}
     return StudyCell(TRAINING, train_cell, {"recipe": recipe}, prepare=partial(make_corpus, files, out), alone=True)
 
 
 def score_cells(files: dict[str, Path], out: Path) -> list[StudyCell]:
-    """A cell for each model and search; other searches than the first two for the mean alone."""
+    """One cell per model and search; searches other than the first two only for the mean."""
     pairs = [(model, search) for model in (BEST, NEWEST, MEAN) for search in (GREEDY, BEAM)]
     pairs += [(MEAN, search) for search in SEARCHES if search not in (GREEDY, BEAM)]
     return [
@@ -118,7 +118,7 @@ def score_cells(files: dict[str, Path], out: Path) -> list[StudyCell]:
 
 
 def train_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
-    """Train the model and take the mean of its last checkpoints; the curve, and what it took."""
+    """Train the model and average its last checkpoints; returns the learning curve, and the cost."""
     run = folder / "run"
     outcome = job.pretrain_or_resume(run, lambda: job.resolve(recipe, [], str(folder)))
     if not (folder / "mean").exists():
@@ -135,12 +135,12 @@ def train_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def score_cell(folder: Path, *, run: str, model: str, search: dict[str, Any], data: str, gold: str) -> dict[str, Any]:
-    """BLEU and chrF of one model and search on the validation captions."""
+    """Compute BLEU and chrF of one model and search on the validation captions."""
     return evaluate_translation(model_folder(Path(run), model), data, gold, Search(**search))
 
 
 def model_folder(run: Path, model: str) -> Path:
-    """Where the best, the last or the mean model of a run is."""
+    """The folder of the best, the last or the mean model of a run."""
     if model == BEST:
         return run
     if model == MEAN:

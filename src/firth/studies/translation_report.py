@@ -1,4 +1,4 @@
-"""``report.html`` of the translation study: the scores of models and searches, and the curve of the training."""
+"""``report.html`` of the translation study: the scores of models and searches, and the training curve."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ TranslationCurve = tuple[list[float], list[float]]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
-    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    """Write the report of the cells done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("The Transformer, English to German")
     report.text("Multi30k, validation captions; BLEU and chrF as sacreBLEU computes them.")
     report.heading("Models and searches")
@@ -29,7 +29,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
 
 
 def score_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """A row per model and search: BLEU and chrF."""
+    """One row per model and search: BLEU and chrF."""
     rows: list[list[TableCell]] = []
     for model in (BEST, NEWEST, MEAN):
         for search in SEARCHES:
@@ -45,7 +45,7 @@ def score_signatures(facts: Facts) -> str:
 
 
 def training_text(facts: Facts) -> str:
-    """The training in a sentence."""
+    """Summarise the training in a sentence."""
     last = facts["dev"][-1]
     return (
         f"{facts['steps']:,} steps in {facts['seconds'] / 60:.0f} minutes; the held-out loss was lowest at step "

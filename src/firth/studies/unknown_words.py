@@ -1,7 +1,7 @@
 """``firth study unknown-words``: named entity recognition on unseen words, by the rule for their vectors.
 
-Word vectors are trained once on English articles, by word2vec and by fastText, and stay as they are; a BiLSTM with a
-CRF learns on them to find the names of CoNLL-2003. The rules are those of the specification of word vectors, §5.
+Word vectors are trained once on English articles, by word2vec and by fastText, and stay frozen; a BiLSTM with a CRF
+on top learns to find the named entities of CoNLL-2003. The rules are those of the specification of word vectors, §5.
 """
 
 from collections.abc import Iterator
@@ -20,20 +20,20 @@ from firth.vectors.folder import VectorOptions, convert_vectors
 from firth.vectors.train import VectorTraining, train_vectors
 
 TRAINING = "vectors"
-# Small and quick: about four minutes of one core for both.
+# Small and fast: about four minutes on one core for both.
 VECTORS: dict[str, dict[str, Any]] = {
     "word2vec": {"width": 100, "epochs": 2, "min_count": 5, "workers": 1},
     "fasttext": {"kind": "fasttext", "width": 100, "epochs": 1, "min_count": 5, "workers": 1, "n_buckets": 200_000},
 }
-MOST_EXAMPLES = 2000  # sentences to learn from
+MOST_EXAMPLES = 2000  # training sentences
 SEEDS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnknownWordRule:
-    """``known``: whether words that no training text has keep their vectors. ``reading``: the rest of the options.
+    """``known``: whether words outside the training text keep their vectors. ``reading``: the other options.
 
-    ``characters``: what the tagger itself makes of each word's characters, beside its vector.
+    ``characters``: how the tagger itself encodes each word's characters, in addition to its vector.
     """
 
     vectors: str = "word2vec"
@@ -58,23 +58,23 @@ RULES: dict[str, UnknownWordRule] = {
 
 
 def study_cells(data: Path, _models: Path, out: Path) -> list[StudyCell]:
-    """Every cell: of each kind of vectors, and of each rule."""
+    """All cells: one for each kind of vectors, and each rule."""
     check_data(data)
     return [*vector_cells(data), *rule_cells(data, out)]
 
 
 def vector_cells(data: Path) -> list[StudyCell]:
-    """A cell for each kind of vectors, trained on the same text."""
+    """One cell per kind of vectors, trained on the same text."""
     text = str(data / "en-wiki" / "train.txt.xz")
     return [StudyCell(f"{TRAINING}/{n}", vector_cell, {"text": text, "training": t}) for n, t in VECTORS.items()]
 
 
 def rule_cells(data: Path, out: Path) -> list[StudyCell]:
-    """A cell for each rule: the same tagger, examples and seeds."""
+    """One cell per rule: the same tagger, examples and seeds."""
     recipe = {
         "task": "conll2003",
         "data": {"folder": str(data / "conll2003"), "limit": MOST_EXAMPLES},
-        # Short rows, few at once: a tagger that begins from nothing wants many updates (128 left it at 24 F1).
+        # Short sequences, few at once: a tagger trained from scratch needs many updates (128 left it at 24 F1).
         "head": {
             "crf": True,
             "network": {"kind": "bilstm", "lstm_layers": 1, "lstm_width": 100, "dropout": 0.3},
@@ -92,7 +92,7 @@ def rule_cells(data: Path, out: Path) -> list[StudyCell]:
     }
     cells = []
     for name, rule in RULES.items():
-        # Characters are the tagger's, all else is of the vectors.
+        # Characters are an option of the tagger, all others of the vectors.
         own = {"head": {"network": {"own_characters": rule.characters}}} if rule.characters != "none" else {}
         vectors = {key: value for key, value in asdict(rule).items() if key != "characters"}
         options = {
@@ -106,7 +106,7 @@ def rule_cells(data: Path, out: Path) -> list[StudyCell]:
 
 
 def vector_cell(folder: Path, *, text: str, training: dict[str, Any]) -> dict[str, Any]:
-    """Train word vectors on a text; what it took is in the log."""
+    """Train word vectors on a text; the cost is in the log."""
     if not (folder / "model").exists():
         train_vectors([text], folder / "model", VectorTraining(**training), VectorOptions())
     loaded = read_model(folder / "model")
@@ -116,7 +116,7 @@ def vector_cell(folder: Path, *, text: str, training: dict[str, Any]) -> dict[st
 def rule_cell(
     folder: Path, *, rule: str, options: dict[str, Any], recipe: dict[str, Any], vectors: str
 ) -> dict[str, Any]:
-    """Lay a rule over the vectors, and fine-tune a tagger on them. Words are those of the task, split at blanks."""
+    """Apply a rule to the vectors, and fine-tune a tagger on them. Words are the task's, split at white space."""
     if not (folder / "model").exists():
         words = folder / "words.txt"
         write_text(words, "".join(f"{word}\n" for word in training_words(recipe)))
@@ -128,13 +128,13 @@ def rule_cell(
 
 
 def training_words(recipe: dict[str, Any]) -> Iterator[str]:
-    """The words that the tagger learns on, each as often as it occurs."""
+    """The words that the tagger is trained on, each as often as it occurs."""
     read = read_labelled(recipe["task"], data_config(recipe, "study"), {})
     return (word for record in (*read.train, *read.held) for word in record.words)
 
 
 def coverage(model: Path, recipe: dict[str, Any]) -> dict[str, float]:
-    """The share of the words of the dev file that the vocabulary has."""
+    """The share of the words of the dev file that are in the vocabulary."""
     known = set(read_model(model).tokenizer.pieces)
     dev = next(iter(read_labelled(recipe["task"], data_config(recipe, "study"), {}).dev.values()))
     words = [word for record in dev for word in record.words]

@@ -1,4 +1,4 @@
-"""``report.html`` of the study of unknown words: one row per rule."""
+"""``report.html`` of the unknown-word study: one row per rule."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
-    """Write the report of what is done so far; needs the extra ``report`` (ConfigError without it)."""
+    """Write the report of the cells done so far; needs the extra ``report`` (ConfigError without it)."""
     report = Report("Unknown words")
     report.text(
         f"Named entities of CoNLL-2003, {MOST_EXAMPLES:,} training sentences; a BiLSTM with a CRF on frozen word "
@@ -28,7 +28,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
 
 
 def rule_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """A row a rule: the share of words of the dev file that are in the vocabulary, and the score."""
+    """One row per rule: the share of words of the dev file that are in the vocabulary, and the score."""
     rows: list[list[TableCell]] = []
     for name in RULES:
         if cell := facts.get(f"rules/{name}"):
@@ -38,7 +38,7 @@ def rule_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
 
 
 def vector_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
-    """What the vectors are."""
+    """Describe the vectors."""
     rows: list[list[TableCell]] = []
     for name in VECTORS:
         if cell := facts.get(f"{TRAINING}/{name}"):

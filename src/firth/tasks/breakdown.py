@@ -115,7 +115,7 @@ def break_down_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], la
 
 
 def break_down_answers(questions: Sequence[Question], answers: Sequence[Answered], labels: Sequence[str]) -> Breakdown:
-    """Break down question answering by answerable or not. The baseline never answers; only if some have no answer."""
+    """Break down question answering by answerable or not. The baseline never answers; None if all have answers."""
     gold = ["answer" if question.answers else "no answer" for question in questions]
     predicted = ["answer" if answer.text else "no answer" for answer in answers]
     texts = [answer.text for answer in answers]

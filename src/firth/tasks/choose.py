@@ -94,7 +94,7 @@ def _examples(records: Sequence[Choice], maker: RowMaker) -> list[Example]:
     found = []
     for record in records:
         if len(record.choices) < 2:
-            place = f"{record.where}: " if record.where else ""  # of a call in Python there is none
+            place = f"{record.where}: " if record.where else ""  # none for a call in Python
             raise InputError(f"{place}expected at least two choices, found {len(record.choices)}")
         if record.label is not None and not 0 <= record.label < len(record.choices):
             raise InputError(f"{record.where}: label {record.label}: expected 0 to {len(record.choices) - 1}")

@@ -146,7 +146,7 @@ def _examples(
 ) -> list[Example]:
     """``both``: each text is compared with its second one, which may be empty; a single text is an error.
 
-    Else an empty second text counts as none (google-research/bert run_classifier.py).
+    Otherwise an empty second text counts as none (google-research/bert run_classifier.py).
     """
     found = []
     for block in in_blocks(texts, lambda text: len(text.text) + len(text.second or "")):
@@ -154,7 +154,7 @@ def _examples(
         second = maker.tokenizer.ids_many([text.second or "" for text in block])
         for text, ids, others in zip(block, first, second, strict=True):
             if both and text.second is None:
-                place = f"{text.where}: " if text.where else ""  # of a call in Python there is none
+                place = f"{text.where}: " if text.where else ""  # none for a call in Python
                 raise InputError(f"{place}found one text, expected two to compare")
             rows = pair(ids, others) if both or text.second else maker.single(ids)
             targets = {} if text.label is None else {term: target([0], [label(text)])}

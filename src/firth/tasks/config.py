@@ -61,7 +61,7 @@ class WindowConfig:
 
 
 MixKind = Literal["one", "sum", "scalar", "concat"]
-# Of embeddings.
+# Pooling of text embeddings.
 Pool = Literal["mean", "max", "first", "last", "summary"]
 TextPool = Literal["mean", "max", "first", "last", "attention"]
 _KINDS = (
@@ -349,7 +349,7 @@ class AnswerConfig:
     """Options of extractive question answering. Defaults: google-research/bert run_squad.py.
 
     Differs: windows overlap by half, and are as long as in pre-training; there they have 384 tokens and start 128
-    after one another (``windows.length=384``, ``windows.stride=128``).
+    tokens apart (``windows.length=384``, ``windows.stride=128``).
     """
 
     max_question: int = option(64, "maximum number of question tokens; the rest is cut", COUNT)

@@ -22,7 +22,7 @@ from firth.text.records import Record
 
 DataKind = Literal["classify", "multilabel", "regress", "tag", "answer", "choose"]
 Read = Callable[[Path, Problems], Iterable[Record]]
-# Tried in order, plain and compressed; * as in a shell; a tuple in place of a name means all of its files together.
+# Tried in order, plain and compressed; * as in a shell; a tuple instead of a name means all of its files together.
 Names = tuple[str | tuple[str, ...], ...]
 
 
@@ -40,7 +40,7 @@ class Dataset:
     ``splits``: train and dev at least (dev may fall back to the test file where no other is published), except for
     test-only sets. ``labels``: in the published order; None takes those of the training examples, sorted.
     ``metrics``: the first one selects models. ``positive_from``: F1 counts a text as positive from this value on.
-    ``unit``: what has a tag.
+    ``unit``: what a tag belongs to.
     """
 
     kind: DataKind
@@ -67,7 +67,7 @@ def _texts(
     renamed: tuple[tuple[str, str], ...] = (),
     only: tuple[int | str, str] | None = None,
 ) -> Read:
-    """A reader of tables: columns by name with a header, by number without; no label column reads test rows."""
+    """A reader of tables: columns by name with a header, by number without; without a label it reads test rows."""
     layout = TextFormat(
         columns=Columns(text=text, second=second, label=label, id=id, group=group),
         kind=kind,
@@ -107,7 +107,7 @@ def _pairs(
     kind: TextKind = "classify",
     left_out: tuple[TextRule, ...] = (),
 ) -> dict[str, DatasetSource]:
-    """The files of a GLUE task of pairs whose test file is as the others, without the column of labels."""
+    """The files of a GLUE task of pairs whose test file has the columns of the others except the labels."""
     read = _texts(first, second, label, id=id, kind=kind, left_out=left_out)
     return _glue(folder, read, _texts(first, second, id=id))
 

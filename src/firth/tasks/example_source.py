@@ -15,11 +15,11 @@ from firth.tasks.rows import Example, collate
 class ExampleSource:
     """Endless steps of ``batch_examples`` examples, each in micro-batches of at most ``budget_tokens`` tokens.
 
-    ``parts``: at least so many micro-batches, of about as many tokens each, where there are as many examples.
+    ``parts``: at least this many micro-batches, with about equally many tokens each, if there are as many examples.
 
     Every epoch is shuffled by a hash of (seed, epoch) and drops the remainder that does not fill a step, as
     published fine-tuning does (fewer examples than a step form one step). A position is (epoch, batch): all
-    that resuming needs. ``next_tokens``: batches have the term ``lm`` too.
+    that resuming needs. ``next_tokens``: add the term ``lm`` to the batches.
     """
 
     examples: Sequence[Example]
@@ -60,7 +60,7 @@ class ExampleSource:
         cuts, size = [0], 0
         for at, tokens in enumerate(lengths):
             size += tokens
-            # The examples that are left are at least as many as the parts that are still to be made.
+            # At least as many examples are left as parts are still to be made.
             needed = self.parts - len(cuts) >= len(chosen) - at
             if at > cuts[-1] and (size > budget and len(cuts) < self.parts or size > self.budget_tokens or needed):
                 cuts.append(at)

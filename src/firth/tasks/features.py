@@ -54,7 +54,7 @@ class Features(nn.Module):
         return make_mix(self.config.mix, self.numbers, encoder.widths, layer_norm=self.config.layer_norm)
 
     def _scorer(self) -> nn.Linear | None:
-        """What scores tokens for attention pooling. It starts at zero: with the mean."""
+        """The layer that scores tokens for attention pooling, initialised at zero, which gives the mean."""
         if self.unit != "row" or self.pool != "attention":
             return None
         scorer = nn.Linear(self.width, 1, bias=False)
@@ -62,7 +62,7 @@ class Features(nn.Module):
         return scorer
 
     def forward(self, hidden: Hidden, tokens: Tokens) -> Float[Tensor, "N width"]:
-        """``hidden``: at least the layers ``keep`` of ``tokens``. ``dropout`` is for the caller to apply."""
+        """``hidden``: at least the layers ``keep`` of ``tokens``. The caller applies ``dropout``."""
         if self.summary:
             assert hidden.summary is not None
             return hidden.summary

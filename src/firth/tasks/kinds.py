@@ -1,4 +1,4 @@
-"""What a task is called: its kind, or a data set of that kind by name."""
+"""Names of tasks: a kind of task, or a data set of that kind by name."""
 
 import difflib
 
@@ -7,7 +7,7 @@ from firth.tasks.datasets import DATASETS
 from firth.tasks.scoring import METRICS
 
 _PAIRS = "--task classify with two texts, --columns text=0,second=1,label=2"
-# What other tools call a task: how it is given here.
+# Names of tasks in other tools, and how to give the task here.
 _TASKS_ELSEWHERE = {
     "ner": "--task tag",
     "named-entity-recognition": "--task tag",
@@ -43,12 +43,12 @@ def kind_of_task(task: str) -> str:
     if (known := _TASKS_ELSEWHERE.get(task.lower().replace("_", "-"))) is not None:
         raise ConfigError(f"{kinds}; what is called {task} elsewhere is {known}")
     near = difflib.get_close_matches(task, [*METRICS, *DATASETS], n=1)
-    # Of each family of data sets its first name: xnli, and not xnli/ar to xnli/zh.
+    # One name for each family of data sets: xnli, not xnli/ar to xnli/zh.
     families = dict.fromkeys(name.partition("/")[0] for name in DATASETS)
     hint = f"did you mean {near[0]!r}?" if near else f"data sets: {', '.join(families)}"
     raise ConfigError(f"{kinds}; {hint}")
 
 
 def metrics_of(task: str) -> tuple[str, ...]:
-    """The scores that a task is known by, the one to choose models by first."""
+    """The metrics of a task; the first one selects models."""
     return DATASETS[task].metrics if task in DATASETS else METRICS[kind_of_task(task)]

@@ -1,4 +1,4 @@
-"""What a model's folder says of what it has learnt, and from which data; no torch."""
+"""What a model's folder records about its training and the training data; no torch."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ R = TypeVar("R", bound=Record)
 
 # Key of a model's provenance: whether it learnt from pairs of texts (True) or from single ones (False).
 PAIRS = "pairs"
-# The part that makes BERT's own vector of a text.
+# The part that computes BERT's summary vector of a text.
 POOLER = "encoder.pooler"
 
 
@@ -22,7 +22,7 @@ def reads_pairs(records: Sequence[Any]) -> bool | None:
 
 
 def learnt_columns(provenance: Mapping[str, Any]) -> str:
-    """The columns of the data that a model has learnt from; empty where nothing says them."""
+    """The columns of a model's training data; empty if they are not recorded."""
     recipe = provenance.get("recipe")
     data = recipe.get("data") if isinstance(recipe, Mapping) else None
     columns = data.get("columns") if isinstance(data, Mapping) else None
@@ -30,18 +30,18 @@ def learnt_columns(provenance: Mapping[str, Any]) -> str:
 
 
 def learnt_pairs(provenance: Mapping[str, Any]) -> bool | None:
-    """Whether a model has learnt from pairs of texts (True) or from single ones (False); None where nothing says it."""
+    """Whether a model has learnt from pairs of texts (True) or from single ones (False); None if not recorded."""
     found = provenance.get(PAIRS)
     if isinstance(found, bool):
         return found
-    columns = learnt_columns(provenance)  # folders of earlier versions say no more
+    columns = learnt_columns(provenance)  # folders of earlier versions record only these
     return parse_columns(columns).second is not None if columns else None
 
 
 def pretrained_summary(system_name: str, provenance: Mapping[str, Any]) -> bool:
-    """Whether pre-training taught an encoder its own vector of a text: BERT only with next-sentence prediction.
+    """Whether pre-training trained an encoder's summary vector of a text: BERT's only with next-sentence prediction.
 
-    True where nothing is known of it.
+    True if nothing is known about it.
     """
     if not system_name.startswith("bert"):
         return True
@@ -49,8 +49,8 @@ def pretrained_summary(system_name: str, provenance: Mapping[str, Any]) -> bool:
 
 
 def _pretrained_with(provenance: Mapping[str, Any], key: str) -> Any:
-    """An option of a model's pre-training; None where that is not known."""
-    while provenance:  # a fine-tuned model tells what it was made from
+    """An option of a model's pre-training; None if it is not known."""
+    while provenance:  # a fine-tuned model records its base
         recipe = provenance.get("recipe", {})
         if key in recipe:
             return recipe[key]
@@ -59,14 +59,14 @@ def _pretrained_with(provenance: Mapping[str, Any], key: str) -> Any:
 
 
 def check_pair(record: Record, pairs: bool | None) -> Record:
-    """The record; InputError for one text where a model has learnt from two, or the reverse: half would be lost."""
+    """Return the record; InputError for one text if a model has learnt from two, or the reverse: half would be lost."""
     if (found := _texts_of(record)) is not None and found is not pairs is not None:
         raise InputError(_WRONG[found])
     return record
 
 
 def check_each(records: Iterable[R], pairs: bool | None) -> Iterator[R]:
-    """The records of a file, checked as ``check_pair`` does; an error names the place."""
+    """Yield the records of a file, each checked by ``check_pair``; an error names the place."""
     for record in records:
         try:
             check_pair(record, pairs)
@@ -84,12 +84,12 @@ _WRONG = {
 
 
 def _texts_of(record: Record) -> bool | None:
-    """Whether it is a pair of texts (True) or a single one (False); None for neither."""
+    """Whether a record is a pair of texts (True) or a single one (False); None for neither."""
     return record.second is not None if isinstance(record, Text) else None
 
 
 def check_pairs(records: Sequence[Record], pairs: bool | None) -> None:
-    """InputError where labelled records are pairs of texts and a model has learnt from single ones, or the reverse."""
+    """Raise InputError if labelled records are pairs of texts but a model learnt from single ones, or the reverse."""
     if pairs is False:
         for _ in check_each(records, pairs):
             pass

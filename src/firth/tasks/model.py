@@ -24,7 +24,7 @@ from firth.packed import Encoder, Hidden, Tokens
 from firth.tasks.config import AnyNetwork, BiattentiveConfig, LinearConfig, TowersConfig, reads_apart
 from firth.tasks.features import Features, Unit, make_features
 
-# Standard deviation of a new head's weights. Source: google-research/bert run_classifier.py.
+# Standard deviation of a head's initial weights. Source: google-research/bert run_classifier.py.
 HEAD_INIT_RANGE = 0.02
 # Between the hidden layer and the output (Howard & Ruder 2018; specification of ULMFiT, §3).
 _HIDDEN_DROPOUT = 0.1
@@ -61,7 +61,7 @@ def _last_layers(network: AnyNetwork) -> Callable[[int, int], nn.Module]:
 
 
 class SharedBias(nn.Linear):
-    """A linear head for a sum of two vectors, applied to each: the outputs add up to that of the sum.
+    """A linear head for a sum of two vectors, applied to each, so that the outputs add up to that of the sum.
 
     W h₁ + b/2 + W h₂ + b/2 = W (h₁ + h₂) + b (Radford et al. 2018, §3.3, similarity).
     """
@@ -184,7 +184,7 @@ class TaskModel(Objective):
     def _published_lm(self, hidden: Hidden, batch: Batch) -> tuple[Tensor, Tensor]:
         """The sum over sequences of the mean next-token loss, and of the share of correct predictions.
 
-        A position's row of the embeddings can be predicted like a token. Source: openai/finetune-transformer-lm
+        A position's embedding can be predicted like a token. Source: openai/finetune-transformer-lm
         train.py, model. Differs: dropout on embeddings does not reach the output softmax.
         """
         assert isinstance(self.encoder, Gpt)

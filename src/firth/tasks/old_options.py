@@ -11,8 +11,7 @@ def with_network(options: Mapping[str, Any]) -> dict[str, Any]:
     """Replace ``features`` and a ``network`` name with its widths by one table ``network``.
 
     A ``weighted`` mix is called ``scalar`` now. Today's options, and those of models without a head, are returned
-    unchanged. ConfigError for a hidden layer or a
-    biattentive network above a BiLSTM, which is no longer supported.
+    unchanged. ConfigError for a hidden layer or a biattentive network above a BiLSTM, which is no longer supported.
     """
     if "features" not in options:
         return _with_scalar_mix(dict(options))

@@ -51,7 +51,7 @@ class Entity:
 class TaggedText:
     """A tag for each word (or character) of a text, their probabilities, and the entities they make.
 
-    ``words``, ``offsets``: what each tag is of, and the characters ``[start:end]`` of the raw text where it stands.
+    ``words``, ``offsets``: what each tag belongs to, and its characters ``[start:end]`` in the raw text.
     """
 
     tags: tuple[str, ...]
@@ -78,7 +78,7 @@ class Span:
 class Answered:
     """The answer to a question (``text`` is empty for no answer), and the next best.
 
-    ``no_answer_score``: score of "no answer" minus that of the best answer; None where every question has one.
+    ``no_answer_score``: score of "no answer" minus that of the best answer; None if every question has an answer.
     """
 
     text: str

@@ -17,7 +17,7 @@ from firth.text.tokenizer import Encoded, Tokenizer
 from firth.text.tokenizer_kinds import WORDPIECE
 from firth.text.words import build_normalizer, build_pre_tokenizer
 
-# The white space that splits words there; no other does.
+# The published code splits words at this white space only.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 
@@ -26,7 +26,7 @@ def recover_published(
 ) -> list[Answered]:
     """Replace the texts of answers and their n-best by those that the published code gives for the same spans.
 
-    Of n-best answers that then share a text, the first stays. ConfigError unless the tokenizer is WordPiece.
+    If n-best answers then share a text, the first is kept. ConfigError unless the tokenizer is WordPiece.
     """
     if tokenizer.kind is not WORDPIECE:
         raise ConfigError(f"published answer texts require a WordPiece model, this one has {tokenizer.kind.name}")

@@ -91,7 +91,7 @@ def labels_of(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 def check_labels(records: Iterable[R], labels: Iterable[str], problems: Problems) -> list[R]:
-    """Check that all labels (or tags) are among ``labels``; each other one is an error at its row."""
+    """Check that all labels (or tags) are among ``labels``; any other is an error at its row."""
     known = tuple(labels)
 
     def make(record: R) -> R:

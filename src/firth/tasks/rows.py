@@ -222,7 +222,7 @@ def make_row(
 
 
 def unknown_share(examples: Sequence[Example], tokenizer: Tokenizer) -> float:
-    """The share of unknown tokens among those of the texts of some examples, so without the other special ones."""
+    """The share of unknown tokens among the tokens of some examples' texts, so without the other special ones."""
     rows = [row.ids for example in examples for row in example.rows]
     n_unknown = sum(int(np.count_nonzero(ids == tokenizer.unk_id)) for ids in rows)
     n_known = sum(int(np.count_nonzero(~np.isin(ids, tokenizer.special_ids))) for ids in rows)
@@ -230,7 +230,7 @@ def unknown_share(examples: Sequence[Example], tokenizer: Tokenizer) -> float:
 
 
 def unreadable(examples: Sequence[Example], tokenizer: Tokenizer) -> int:
-    """The number of examples of which the tokenizer knows no token: nothing but unknown ones, and special ones."""
+    """The number of examples without a known token: they have only unknown and other special ones."""
     if isinstance(tokenizer, OpenWords):  # reads any word by its characters
         return 0
     return sum(
@@ -241,7 +241,7 @@ def unreadable(examples: Sequence[Example], tokenizer: Tokenizer) -> int:
 
 
 def cut_pair(n_a: int, n_b: int, room: int) -> tuple[int, int]:
-    """How many tokens of each text of a pair to keep: the longer text loses its last token, in ties the second.
+    """How many tokens of each text of a pair to keep: the longer text loses its last token; in ties the second does.
 
     Source: google-research/bert run_classifier.py, _truncate_seq_pair.
     """

@@ -106,9 +106,9 @@ def score_answers(questions: Sequence[Question], answers: Sequence[Answered], la
 
     If all have one, also KorQuAD's ``char_exact_match`` and ``char_f1``. For SQuAD 2.0 also ``answerable_…`` and
     ``unanswerable_…`` (HasAns and NoAns of its script); with no-answer scores ``best_squad_f1`` and
-    ``best_exact_match``, reached with the best threshold on them, and that ``…_threshold``.
+    ``best_exact_match``, reached with the best threshold on these scores, and that threshold (``…_threshold``).
     """
-    # By position, not by id, which two questions may share.
+    # By position, because two questions may share an id.
     gold = {str(i): [a.text for a in _gold(q.answers, q.where)] for i, q in enumerate(questions)}
     texts = {name: answer.text for name, answer in zip(gold, answers, strict=True)}
     if all(gold.values()):

@@ -18,7 +18,7 @@ def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]
     """Split records into (training, held out): hold out about ``share`` of them, with at least one on each side.
 
     Records of one group, and records without a group whose texts are equal, stay together. Whole groups
-    are held out in the order of their hash until the share is reached, or from the smallest on where that would
+    are held out in the order of their hash until the share is reached, or smallest first if that would
     be more than a quarter of all records; both sides keep the given order.
     """
     if not 0.0 < share < 1.0:
@@ -74,7 +74,7 @@ def split_key(record: Record) -> str:
 
 
 def content_key(record: Record) -> str:
-    """What an example says, without its answer: equal for equal examples."""
+    """The content of an example without its answer: equal for equal examples."""
     match record:
         case Text():
             said = f"{record.text}/{record.second or ''}"

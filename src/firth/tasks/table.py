@@ -1,4 +1,4 @@
-"""The table of tasks: the head of each, and how records become its rows, its outputs answers, and answers scores.
+"""The table of tasks: each one's head, and how its records become sequences, outputs answers, and answers scores.
 
 To add a task, write its modules in this folder and add a row; every contract test then runs over it.
 """
@@ -55,9 +55,9 @@ from firth.tasks.tag import Tagger, tag_answers, tag_examples
 class Task:
     """One row of the table of tasks: what a model folder may hold besides a system's own objective.
 
-    ``examples(records, maker, config)`` makes rows and targets of records; ``answers(records, examples, outputs,
-    config)`` makes predictions of the outputs of their rows; ``score(records, answers, labels)`` compares them, and
-    ``break_down``, of the same three, says what one score hides.
+    ``examples(records, maker, config)`` turns records into sequences and targets; ``answers(records, examples, outputs,
+    config)`` turns the outputs of their sequences into predictions; ``score(records, answers, labels)`` compares them,
+    and ``break_down``, with the same arguments, shows what one score hides.
     """
 
     config: type[Any]

@@ -64,7 +64,7 @@ def _crf(config: TagConfig) -> Crf:
     A sequence may start or end within an entity: it can be a window of a longer text.
     """
     tags, scheme = config.labels, config.scheme
-    # The constraints are computed with, even where the model is built for its sizes alone.
+    # On the CPU: the constraints' values are needed even where the model is built for its sizes alone.
     transitions = torch.tensor([[allowed(a, b, scheme) for b in tags] for a in tags], device="cpu")
     anywhere = torch.ones(len(tags), dtype=torch.bool, device="cpu")
     return Crf(len(tags), transitions, anywhere, anywhere)

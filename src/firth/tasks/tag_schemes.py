@@ -16,7 +16,7 @@ Scheme = Literal["IOB1", "BIO", "BIOES", "plain"]
 
 OUTSIDE = "O"
 # Prefix -> (prefixes that may follow with any label, those that may follow with the same label only).
-# The beginning of a sentence counts as a word outside, and so does its end.
+# The beginning and the end of a sentence count as a word outside.
 _FOLLOWERS: dict[str, dict[str, tuple[str, str]]] = {
     "IOB1": {"O": ("OIB", ""), "I": ("OIB", ""), "B": ("OIB", "")},
     "BIO": {"O": ("OB", ""), "B": ("OB", "I"), "I": ("OB", "I")},
@@ -30,7 +30,7 @@ _WRITTEN = {
     "BIOES": {(True, True): "S", (True, False): "B", (False, False): "I", (False, True): "E"},
 }
 _PREFIXES = frozenset("BIES")
-# A file has millions of transitions between a few hundred pairs of tags.
+# A file has millions of transitions, but only a few hundred pairs of tags.
 _remembered = lru_cache(maxsize=1 << 14)
 
 

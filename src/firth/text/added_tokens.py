@@ -2,7 +2,7 @@
 
 WordPiece training continues from the vocabulary: it merges the tokens that the vocabulary splits words into, the most
 frequent pair first. Words are tokenised by greedy longest match (google-research/bert tokenization.py), so a merged
-token helps only where that selects it: each is tried on the words before it is kept.
+token helps only where the match selects it: each is tried on the words before it is kept.
 """
 
 import json
@@ -59,7 +59,7 @@ def check_extendable(tokenizer: Tokenizer) -> None:
 
 
 def text_runs(texts: Sequence[str]) -> Counter[str]:
-    """Count the character runs between blanks: no normaliser or word splitting here looks across blanks."""
+    """Count character runs between white space, which no normaliser or word splitting here looks across."""
     return Counter(run for text in texts for run in _SPACE.split(text) if run)
 
 
@@ -132,7 +132,7 @@ def choose_pieces(
     """Choose up to ``n`` new tokens: characters by count, then merged tokens in the order of merging.
 
     Skips a token that greedy longest match never selects, that saves nothing where it is selected, or that would turn a
-    known word into [UNK]. Returns fewer than ``n`` if no more are useful.
+    known word into [UNK]. Returns fewer than ``n`` if no others are useful.
     ``on_progress`` receives the number of tokens so far.
     """
     known = frozenset(vocabulary)
@@ -165,7 +165,7 @@ def _candidates(words: Mapping[str, int], known: frozenset[str]) -> Iterator[str
 
 
 def _missing_characters(words: Mapping[str, int], known: frozenset[str]) -> list[str]:
-    """Missing characters, in the forms they occur in, most frequent first."""
+    """List the missing characters, in the forms in which they occur, most frequent first."""
     forms: Counter[str] = Counter()
     for word, count in words.items():
         forms[word[0]] += count
@@ -184,8 +184,8 @@ def _missing_characters(words: Mapping[str, int], known: frozenset[str]) -> list
 def _joined(words: Mapping[tuple[str, ...], int]) -> Iterator[str]:
     """Yield the tokens that WordPiece training merges from words already split into parts, in order.
 
-    Training starts from characters, so each part is encoded as one sign. Greedy longest match splits a string in only
-    one way, so no two strings of signs mean the same token.
+    Training starts from characters, so each part is encoded as one character. Greedy longest match splits a string in
+    only one way, so no two encoded strings stand for the same token.
     """
     parts = sorted({part for word in words for part in word})
     signs = {part: chr(_FIRST_SIGN + number) for number, part in enumerate(parts)}
@@ -199,9 +199,9 @@ def _joined(words: Mapping[tuple[str, ...], int]) -> Iterator[str]:
 def _savings(
     broken: Mapping[str, list[str]], words: Mapping[str, int], known: frozenset[str], chosen: frozenset[str]
 ) -> dict[str, float]:
-    """The tokens that each chosen one saves over all words; in a word that was [UNK], each counts as saving one.
+    """Count the tokens that each chosen one saves over all words; in a word that was [UNK], each counts as saving one.
 
-    Up to its first new token a word is tokenised as before. From there on, gains and losses against
+    Up to its first new token a word is tokenised as before. From there on, gains and losses relative to
     the old tokenisation are credited to the last new token.
     """
     vocabulary = known | chosen

@@ -1,4 +1,4 @@
-"""Read compressed files (.gz, .xz, .bz2, .zst), and tell damaged ones from empty ones."""
+"""Read compressed files (.gz, .xz, .bz2, .zst), and distinguish damaged files from empty ones."""
 
 import bz2
 import gzip
@@ -29,7 +29,7 @@ def unpacked(raw: io.BufferedReader, suffix: str) -> BinaryIO:
 
     Opening or reading a damaged file raises an exception of BROKEN_ARCHIVE.
     """
-    # The libraries read an archive of no bytes, and one after zeros, as an empty text.
+    # The libraries read a file of no bytes, and an archive preceded by zeros, as an empty text.
     if suffix in _MAGIC and not raw.peek(2).startswith(_MAGIC[suffix]):
         raise EOFError("wrong magic bytes")
     stream: object = raw

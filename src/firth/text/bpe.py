@@ -1,7 +1,7 @@
 """Train byte-pair encoding: repeatedly merge the most frequent pair of neighbouring tokens.
 
 Source: Sennrich et al. 2016, with the rules of subword-nmt: among equally frequent pairs the larger one in
-lexicographic order is merged, and no pair that occurs less than twice.
+lexicographic order is merged, and pairs that occur only once are never merged.
 Differs: tokens keep white space (``▁``), where subword-nmt marks the end of a word, so that decoding restores the
 text.
 """
@@ -27,9 +27,9 @@ def train_bpe(
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Train a vocabulary of exactly ``size`` tokens (special tokens, alphabet, merged tokens in order), and its merges.
 
-    ``counts``: of words with their marks. A character outside the alphabet splits its word: it will be ``<unk>``.
-    There may be more merges than merged tokens, for two pairs may give the same token. Raises TokenizerError as
-    ``train_wordpiece`` does.
+    ``counts``: counts of words with their marks. A character outside the alphabet splits its word and becomes
+    ``<unk>``. There may be more merges than merged tokens, as two pairs may give the same token. Raises TokenizerError
+    as ``train_wordpiece`` does.
     """
     words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
     if not words:
@@ -51,7 +51,7 @@ def train_bpe(
     if len(pieces) < size:
         largest = len(pieces)
         if choose_alphabet(words, forms, len(BPE_SPECIALS), largest, alphabet_limit) != alphabet:
-            # A smaller vocabulary may keep fewer characters, and so support even fewer tokens.
+            # A smaller vocabulary may keep fewer characters, and therefore support even fewer tokens.
             train_bpe(words, largest, min_count=min_count, alphabet_limit=alphabet_limit)
         raise TokenizerError(
             f"the text supports at most {largest} tokens, not {size}; pass --size {largest} or give more text"

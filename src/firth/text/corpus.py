@@ -30,7 +30,7 @@ DOCUMENT_LIMIT = 2_000_000  # characters of one document
 _JSON_LIMIT = 256 * LINE_LIMIT  # characters of one JSONL line, which cannot be split
 _BLOCK = 1 << 18  # bytes
 _PLACES = 5  # positions of invalid bytes to keep
-# The share of bytes of a file's first block that may be invalid, and how long the block must be to count them.
+# Largest share of invalid bytes in a file's first block, and the shortest block in which they are counted.
 _MOST_BAD, _ENOUGH = 0.2, 1000
 _JSONL = (".jsonl", ".ndjson", ".json")
 _TABLES = (".tsv", ".csv")
@@ -41,7 +41,7 @@ _OTHER_PACKED = (".zip", ".7z", ".tar", ".tgz", ".tbz2", ".txz", ".lz4")
 class ReadReport:
     """Statistics of one pass over the files so far.
 
-    ``bytes_read`` counts decompressed bytes. A bad place is (file, offset in the decompressed bytes).
+    ``bytes_read`` counts decompressed bytes. A bad place is a pair (file, offset in the decompressed bytes).
     """
 
     files: int = 0
@@ -71,8 +71,8 @@ def read_text_lines(path: Path) -> Iterator[str]:
 class CorpusReader:
     """Streams the documents of text files, any number of times.
 
-    ``report`` describes the current or last pass. ``bytes_consumed`` of ``total_bytes`` (both on
-    disk) is its progress. Bytes that are not UTF-8 become U+FFFD and are counted, or with
+    ``report`` describes the current or last pass. Its progress is ``bytes_consumed`` of ``total_bytes``, both
+    counted on disk. Bytes that are not UTF-8 become U+FFFD and are counted, or with
     ``errors="strict"`` raise InputError. Lines and documents beyond the limits are split and counted.
     ``books``: each plain text file is one document, and blank lines separate its paragraphs, whose lines are joined.
     """
@@ -88,7 +88,7 @@ class CorpusReader:
 
     @property
     def named(self) -> str:
-        """The files in a few words, for a message."""
+        """A short description of the files, for a message."""
         more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
         return f"{self.files[0]}{more}"
 
@@ -105,7 +105,7 @@ class CorpusReader:
             raise InputError(f"{path}: expected plain text, one sentence per line, not JSONL, XML or Parquet")
         before = self.bytes_consumed
         self.report.files += 1
-        # As in other files with an answer for each line, \r ends one only before \n: two texts stay in step.
+        # As in other line-by-line files, \r ends a line only before \n, so that two texts stay aligned.
         for number, (line, ends) in enumerate(_split_lines(self._texts(path), bare_returns=False), start=1):
             if not ends:
                 raise InputError(
@@ -119,7 +119,7 @@ class CorpusReader:
             yield from documents
 
     def by_file(self) -> Iterator[tuple[Path, Iterator[Document]]]:
-        """Start a pass: each file with its documents, which are read before the next file is asked for."""
+        """Start a pass: yield each file with its documents, which must be read before the next file is requested."""
         self.begin()
         for path in self.files:
             self.report.files += 1
@@ -128,7 +128,7 @@ class CorpusReader:
             self.bytes_consumed = before + _size(path)
 
     def _groups(self, path: Path) -> Iterator[tuple[int, Iterable[str]]]:
-        """Read the documents of one file by its suffix: the number of the line, page or row, and the paragraphs."""
+        """Yield the documents of one file, by its suffix: the number of the line, page or row, and the paragraphs."""
         name = bare_name(path.name)
         if name.endswith(_JSONL):
             return self._jsonl(path, self.raw_lines(path))
@@ -190,7 +190,7 @@ class CorpusReader:
                 yield number, _chain(start, paragraphs)
 
     def _book(self, runs: Iterator[tuple[int, Iterable[str]]]) -> Iterator[tuple[int, Iterable[str]]]:
-        """Yield one group: of each run of lines a paragraph, cut where it would be longer than a line may be."""
+        """Yield one group, with a paragraph for each run of lines, split where it would exceed the limit of a line."""
         first = next(runs, None)
         if first is None:
             return
@@ -262,7 +262,7 @@ class CorpusReader:
                 yield paragraph.strip()
 
     def raw_lines(self, path: Path) -> Iterator[tuple[int, str, bool]]:
-        """Yield (line number from 1, text, whether the line ends here): lines beyond the limit come in parts."""
+        """Yield (line number from 1, text, whether the line ends here); lines beyond the limit come in parts."""
         number = 1
         for text, ends in _split_lines(self._texts(path)):
             yield number, text, ends
@@ -326,7 +326,7 @@ def _check_is_jsonl(path: Path, line: str) -> None:
         if isinstance(json.loads(line), dict):
             return
     except (ValueError, RecursionError):
-        pass  # the first line of a longer document, or no JSON at all
+        pass  # the first line of a longer document, or not JSON at all
     how = "write one object per line"
     if line.lstrip().startswith("[") and path.suffix.lower() == ".json" and not isinstance(path, RemotePath):
         lines = path.with_suffix(".jsonl")
@@ -370,7 +370,7 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 class _Stream:
-    """A file object over blocks of bytes: ``position`` is that in the file on disk."""
+    """A file object over blocks of bytes; ``position``: the position in the file on disk."""
 
     def __init__(self, blocks: Iterator[tuple[bytes, int]]):
         self._blocks = blocks
@@ -395,9 +395,9 @@ class _Stream:
 
 @cache  # a file may be read several times
 def _tell_table(path: str) -> None:
-    """Say that a file looks like a table. It is read all the same: plain text with tabs may have such a name."""
+    """Warn that a file looks like a table. It is read anyway: plain text with tabs may have such a name."""
     fields = "cut -f2"
-    if bare_name(path).endswith(".csv"):  # commas may stand in quoted fields
+    if bare_name(path).endswith(".csv"):  # quoted fields may contain commas
         fields = 'python3 -c "import csv, sys; [print(row[1]) for row in csv.reader(open(sys.argv[1]))]"'
     say(
         f"{path} looks like a table: each row is read as a paragraph, labels and numbers too. To train on its text, "
@@ -408,7 +408,7 @@ def _tell_table(path: str) -> None:
 def _check_is_text(path: Path, block: bytes) -> None:
     if wide := wide_encoding(block):
         raise InputError(f"{path}: {wide} text; {conversion(path, block)}")
-    # Damaged text has some bytes that are not UTF-8: of a file in another encoding hardly a letter would be left.
+    # A few bytes that are not UTF-8 are damage; in a file of another encoding hardly a letter would be left.
     n_bad = len(block) - len(block.decode("utf-8", "ignore").encode())
     if len(block) >= _ENOUGH and n_bad > _MOST_BAD * len(block) and not block.count(0):
         raise InputError(f"{path}: {n_bad / len(block):.0%} of its bytes are not UTF-8; {conversion(path, block)}")
@@ -417,7 +417,7 @@ def _check_is_text(path: Path, block: bytes) -> None:
         return
     if is_utf16(block) and 10 * max(block[::2].count(0), block[1::2].count(0)) >= 9 * n_zero:
         raise InputError(f"{path}: looks like UTF-16 text; {conversion(path, block)}")
-    # Real text may contain a stray NUL, which the tokenizer drops; many of them, or NULs beside bytes
+    # Real text may contain a stray NUL, which the tokenizer drops; many of them, or NULs along with bytes
     # that are not UTF-8, mean a binary file.
     if n_zero * 100 > len(block) or _valid_prefix(block) + 4 < len(block):
         raise InputError(f"{path}: not a text file; expected UTF-8 text or JSONL")
@@ -438,7 +438,7 @@ def _split_lines(texts: Iterable[str], *, bare_returns: bool = True) -> Iterator
     held = ""
     for text in texts:
         held += text
-        # \r at the very end may be the first half of \r\n.
+        # A \r at the very end may be the first half of \r\n.
         ready, held = (held[:-1], "\r") if held.endswith("\r") else (held, "")
         ready = ready.replace("\r\n", "\n")
         *lines, last = (ready.replace("\r", "\n") if bare_returns else ready).split("\n")

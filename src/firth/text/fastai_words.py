@@ -2,7 +2,7 @@
 
 Source: fastai 2 text/core.py and 0.7 text.py (specification §4). Texts are lower-cased; ``xxup`` precedes a word that
 was in capitals, ``xxmaj`` one that was capitalised (0.7: only ``t_up``, for capitals); words are
-spaCy's, imitated as for OpenAI GPT (``do n't``, see ``gpt_bpe``). Remains of web markup are repaired first
+spaCy's, imitated as for OpenAI GPT (``do n't``, see ``gpt_bpe``). Remnants of web markup are repaired first
 (``_MENDED``).
 Differs: repeated characters and words are not marked (``xxrep``, ``xxwrep``); words with hyphens and digits
 (``sr-71``) and units are split.
@@ -19,7 +19,7 @@ from firth.text.tokenizer import Tokenizer, frame_rows
 from firth.text.tokenizer_kinds import WORDS
 from firth.text.words import lower_steps
 
-# The special words used here. The first release has no others; its texts start with ``xbos``.
+# The special words used here. The first release (0.7) has no others; its texts start with ``xbos``.
 _PARTS: Mapping[str, str] = {
     "xxunk": "<unk>",
     "xxbos": "<s>",
@@ -31,7 +31,7 @@ _PARTS: Mapping[str, str] = {
 }
 
 _OLD_CAPITALS = "t_up"
-# spaCy gets these texts in lower case, where it knows few abbreviations (``mr .``) and keeps words with inner stops or
+# spaCy sees these texts in lower case, where it knows few abbreviations (``mr .``) and keeps words with inner stops or
 # digits whole: these alternatives precede those for OpenAI GPT, whose texts kept their capitals.
 _LOWER = (
     _OLD_CAPITALS,
@@ -42,7 +42,7 @@ _LOWER = (
     r"[a-z0-9]+(?:-[0-9]+[a-z0-9]*)+(?!\w)",
 )
 
-# Entities without their &, as in the corpora of both releases; "amp;" last, so that it creates no new ones.
+# Repairs entities without their &, as in the corpora of both releases; "amp;" after them, so that it creates none.
 _MENDED = {
     "#39;": "'",
     "#146;": "'",
@@ -86,7 +86,7 @@ def tokenizer_of_fastai(words: Sequence[str], where: str) -> tuple[Tokenizer, in
 
 
 def _normalizer(words: set[str]) -> normalizers.Normalizer:
-    """Build the normaliser, with marks that the vocabulary has. White space is reduced to single blanks first."""
+    """Build the normaliser, with the marks that the vocabulary has. White space is first reduced to single spaces."""
     capitals = next((mark for mark in ("xxup", _OLD_CAPITALS) if mark in words), None)
     longer = "{2,}" if capitals == _OLD_CAPITALS else "+"
     steps: list[normalizers.Normalizer] = [

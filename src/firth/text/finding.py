@@ -13,18 +13,18 @@ from firth.remote import RemotePath, is_address, place_of
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".text", ".md", ".xml", ".parquet")
 PACKED = (".gz", ".xz", ".bz2", ".zst")
-# What a folder of a model, tokenizer, corpus, search index or run of Firth has: no text to learn from lies in it.
+# Files that mark a model, tokenizer, corpus, search index or run of Firth: such folders hold no training text.
 _MADE = ("firth.json", "tokenizer.json", "progress.jsonl", "tokenizer/tokenizer.json", "vectors.f32", "recipe.toml")
-# What stands in a decoded name or text for a byte or half a pair that is no character.
+# Surrogates stand for undecodable bytes of a file name, or are unpaired halves of a character in a text.
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def find_files(paths: Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
     """Expand files, folders and glob patterns, also at addresses such as s3://…, to text files, each once, in order.
 
-    Folders are searched recursively in sorted order, also behind links; hidden names are skipped, and other
-    ``suffixes``. A file given by name may have any suffix. Raises InputError for a path or pattern that matches no
-    file, for a name that is not UTF-8, and for a pipe, which cannot be read twice.
+    Folders are searched recursively in sorted order, following links; hidden names and names without one of the
+    ``suffixes`` are skipped. A file given by name may have any suffix. Raises InputError for a path or pattern that
+    matches no file, for a name that is not UTF-8, and for a pipe, which cannot be read twice.
     """
     if not paths:
         raise InputError("no text files given; name at least one file, folder or glob pattern")
@@ -41,7 +41,7 @@ def find_files(paths: Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES
 
 
 def _check_name(path: Path) -> None:
-    """InputError for a name of other bytes: no vocabulary or corpus could say where its text is from."""
+    """Raise InputError for a name that is not UTF-8: a vocabulary or corpus could not record its source."""
     if SURROGATE.search(str(path)):
         raise InputError(f"{path}: a name that is not UTF-8; rename it")
 
@@ -80,9 +80,9 @@ def _files_of(given: str, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """The text files of a folder, sorted. Each folder is read once, under its own name before that of a link to it.
+    """List the text files of a folder, sorted. A folder is read once, under its own name rather than that of a link.
 
-    What Firth itself has written is left out, with a message; a folder with a recipe alone may be the user's.
+    Folders that Firth has written are skipped, with a message; ``folder`` itself with only a recipe may be the user's.
     """
 
     def fail(error: OSError) -> None:
@@ -100,14 +100,14 @@ def _files_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
                 say(f"{root}: skipped: Firth wrote it")
                 folders.clear()
                 continue
-            # os.walk does not follow links: they are read last.
+            # os.walk does not follow links; they are read last.
             starts += [link for name in folders if os.path.islink(link := os.path.join(root, name))]
             files += [Path(root, name) for name in names if _is_text_name(name, suffixes)]
     return sorted(files)
 
 
 def _is_made(folder: str, *, own_recipe: bool) -> bool:
-    """Whether Firth has written a folder. ``own_recipe``: a recipe tells so only beside a log."""
+    """Whether Firth has written a folder. ``own_recipe``: a recipe counts only next to a log."""
     has = {name for name in (*_MADE, "log.jsonl") if os.path.isfile(os.path.join(folder, name))}
     return bool(has - {"log.jsonl", "recipe.toml"}) or ("recipe.toml" in has and ("log.jsonl" in has or not own_recipe))
 
@@ -119,7 +119,7 @@ def _no_text(folder: Path, what: str, suffixes: tuple[str, ...]) -> InputError:
 
 
 def _files_at(path: RemotePath, suffixes: tuple[str, ...]) -> list[Path]:
-    """The text files of a remote file, folder or pattern."""
+    """List the text files of a remote file, folder or pattern."""
     if glob.has_magic(str(path)):
         found = path.matches()
         if not found:
@@ -138,16 +138,16 @@ def _files_at(path: RemotePath, suffixes: tuple[str, ...]) -> list[Path]:
 def _is_text_name(name: str, suffixes: tuple[str, ...]) -> bool:
     if name.startswith("."):
         return False
-    # A plain .json in a folder mostly describes the others; C4 and its like are .json.gz.
+    # A plain .json in a folder usually describes the other files; C4 and similar corpora are .json.gz.
     return bare_name(name).endswith(suffixes) or name.lower().endswith(tuple(f".json{packed}" for packed in PACKED))
 
 
 def bare_name(name: str) -> str:
-    """A file name in lower case, without its compression suffix."""
+    """Return a file name in lower case, without its compression suffix."""
     lower = name.lower()
     return lower.rpartition(".")[0] if lower.endswith(PACKED) else lower
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file could not be opened or read, in the system's words where it has some."""
+    """Return why a file could not be opened or read, in the system's words if it has any."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

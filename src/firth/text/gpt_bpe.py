@@ -52,7 +52,7 @@ _WORD = "|".join(
 
 
 def read_merges(file: Path) -> tokenizers.Tokenizer:
-    """Load the tokenizer of a vocabulary (a key of ``MERGES``) and the merges beside it. Raises TokenizerError."""
+    """Load the tokenizer of a vocabulary (a key of ``MERGES``) and the merges next to it. Raises TokenizerError."""
     if file.name not in MERGES:
         raise TokenizerError(f"{file}: expected {' or '.join(MERGES)}")
     beside = file.with_name(MERGES[file.name])
@@ -93,7 +93,7 @@ def build_backend(ids: dict[str, int], merges: list[tuple[str, ...]]) -> tokeniz
 
 
 def add_specials(backend: tokenizers.Tokenizer) -> None:
-    """Append missing special tokens, and set the sequence layout for other tools."""
+    """Append missing special tokens, and set the sequence layout that other tools use."""
     backend.add_special_tokens(list(SPECIALS))
     backend.post_processor = processors.TemplateProcessing(
         single=f"{START} $A {CLASSIFY}",
@@ -123,7 +123,7 @@ def build_pre_tokenizer(*marks: str) -> pre_tokenizers.PreTokenizer:
 
 
 def read_vocabulary(file: Path) -> str:
-    """The text of a vocabulary file; TokenizerError if it cannot be read or is not UTF-8."""
+    """Read the text of a vocabulary file; TokenizerError if it cannot be read or is not UTF-8."""
     try:
         return read_whole(file).decode()
     except UnicodeDecodeError as error:

@@ -22,7 +22,7 @@ _MOST_UNKNOWN = 0.05
 
 
 def is_korean(tokenizer: Tokenizer) -> bool:
-    """Whether more of the vocabulary's tokens are Hangul than are Latin letters."""
+    """Whether more of the vocabulary's tokens are Hangul than Latin letters."""
     pieces = [piece.removeprefix(PREFIX) for piece in tokenizer.pieces]
     latin = sum(piece.isascii() and piece.isalpha() for piece in pieces)
     return sum(_HANGUL.fullmatch(piece) is not None for piece in pieces) > latin
@@ -31,7 +31,7 @@ def is_korean(tokenizer: Tokenizer) -> bool:
 def unread_hangul(tokenizer: Tokenizer) -> str:
     """Describe what is wrong with how a tokenizer reads Hangul, and how to fix it; empty if nothing is.
 
-    Tests the vocabulary's own words, composed (NFC) as on the web, and decomposed (NFD) as in file names on macOS.
+    Tests the vocabulary's own words, composed (NFC) as on the web, and decomposed (NFD) as in macOS file names.
     """
     pieces = [piece for piece in tokenizer.pieces if _HANGUL.fullmatch(piece.removeprefix(PREFIX))]
     if len(pieces) < _LEAST_PIECES:

@@ -17,20 +17,20 @@ from firth.text.words import (
     build_pre_tokenizer,
 )
 
-# Size of the cache: 35 MB for English, 45 for long runs. A full cache is cleared: text changes, and frequent runs
+# Size of the cache: 35 MB for English, 45 MB for long runs. A full cache is cleared: text changes, and frequent runs
 # soon return.
 MOST_RUNS = 250_000
 MOST_CHARACTERS = 8_000_000
-# Punctuation marks that are words anyway: with blanks around them there are half as many distinct runs.
+# Punctuation marks that are words anyway: with spaces around them there are half as many distinct runs.
 _MARKS = tuple((mark, f" {mark} ") for mark in ".,\"'()-:;")
 _RUNS_AT_ONCE = 1000
 
 
 class IdCache:
-    """Tokenises sentences with a cache of the ids of each run of characters between blanks.
+    """Tokenises sentences with a cache of the ids of each run of characters between white space.
 
-    In BERT's tokenizers, published or built here, neither normalising nor word splitting looks across a blank; with any
-    other tokenizer nothing is cached.
+    In BERT's tokenizers, published or built here, neither normalising nor word splitting looks across white space; with
+    any other tokenizer nothing is cached.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -83,7 +83,7 @@ class IdCache:
             new.clear()
 
     def _spaced(self, text: str) -> str:
-        # Lower-casing a capital sigma depends on whether it ends its word, which is decided across marks.
+        # Lower-casing a capital sigma depends on whether it ends its word, which depends on text beyond the marks.
         if "Σ" not in text:
             for mark, alone in self._marks:
                 text = text.replace(mark, alone)
@@ -104,7 +104,7 @@ class _Numbers(dict[str, int]):
 
 
 def _splits_at_blanks(tokenizer: Tokenizer) -> tuple[bool, bool]:
-    """Whether the tokenizer is known to split at blanks and to normalise within words only; and if so, whether
+    """Whether the tokenizer is known to split at white space and to normalise only within words; and if so, whether
     punctuation marks are words."""
     rules = tokenizer.rules()
     # Special tokens in a text are plain text; other added tokens are matched before splitting.

@@ -1,6 +1,6 @@
 """Shared parts of WordPiece and BPE training: the alphabet, and repeated merges of the best pair.
 
-Counts and strings decide everything, so a text gives the same vocabulary on every machine.
+Only counts and strings matter, so a text gives the same vocabulary on every machine.
 """
 
 import heapq
@@ -17,7 +17,7 @@ _NEEDED = 0.99  # of all characters: with fewer, too many words would be unknown
 def choose_alphabet(
     words: Mapping[str, int], forms: Mapping[str, Sequence[str]], n_special: int, size: int, limit: int
 ) -> list[str]:
-    """Choose single-character tokens, by count, then code point, as many as fit into ``size`` tokens.
+    """Choose single-character tokens, by count, then code point: as many as fit into ``size`` tokens.
 
     ``forms``: the tokens that each character needs. Raises TokenizerError if the size is too small for them.
     """
@@ -61,10 +61,10 @@ def _too_small(
 
 
 class Merger:
-    """Merges the best pair of symbols repeatedly: words as symbol lists, pair counts, and a heap of candidates.
+    """Repeatedly merges the best pair of symbols: words as symbol lists, pair counts, and a heap of candidates.
 
-    ``join``: two symbols -> the merged one. ``tie``: among pairs with equal scores the one with the
-    smallest ``tie(left, right)`` is first. A heap entry may be out of date; it is checked when popped. So a
+    ``join``: two symbols -> the merged one. ``tie``: among pairs with equal scores, the one with the
+    smallest ``tie(left, right)`` comes first. A heap entry may be out of date; it is checked when popped. So a
     falling score needs no work, and only a rising one is pushed again.
     """
 
@@ -141,7 +141,7 @@ class Merger:
                 continue
             left, right = self.pieces[pair[0]], self.pieces[pair[1]]
             yield left, right
-            # Another pair may have given the same string before: both are one symbol.
+            # Another pair may already have produced the same string: both share one symbol.
             self._join(pair, self._id(self.join(left, right)))
 
     def _join(self, pair: tuple[int, int], new: int) -> None:

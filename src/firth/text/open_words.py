@@ -14,7 +14,7 @@ from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, 
 from firth.text.tokenizer import Encoded, Tokenizer
 from firth.text.tokenizer_kinds import WORDS
 
-# Number of words outside the vocabulary to remember at a time.
+# Maximum number of words outside the vocabulary remembered at a time.
 MOST_WORDS = 1_000_000
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class OpenWords(Tokenizer):
     """A whole-word tokenizer that gives every word its own id, even outside the vocabulary.
 
     An unknown word gets the next id from ``size`` on, which is never reused; this object remembers it. Beyond
-    ``MOST_WORDS`` the least recently used one is forgotten. On disk and in its fingerprint it is the
+    ``MOST_WORDS`` the least recently used word is forgotten. On disk and in its fingerprint the tokenizer is the
     closed vocabulary, without the words seen.
     """
 
@@ -49,7 +49,7 @@ class OpenWords(Tokenizer):
         ]
 
     def ids_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids alone."""
+        """Tokenise several texts to ids only."""
         found = super().ids_many(texts)
         return [self._opened(text, ids) for text, ids in zip(texts, found, strict=True)]
 
@@ -61,7 +61,7 @@ class OpenWords(Tokenizer):
         ]
 
     def piece(self, number: int) -> str:
-        """The word of an id. TokenizerError for an id that was never assigned or is forgotten."""
+        """The word of an id. TokenizerError for an id that was never assigned or has been forgotten."""
         if number < self.size:
             return self.pieces[number]
         with self._lock:
@@ -73,7 +73,7 @@ class OpenWords(Tokenizer):
         return word
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Join words with blanks, without special tokens."""
+        """Join words with spaces, without special tokens."""
         return " ".join(self.piece(number) for number in ids if number not in self._reserved)
 
     def characters(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ class OpenWords(Tokenizer):
         return [self._id(word) if number in self._reserved else number for word, number in zip(words, ids, strict=True)]
 
     def _id(self, word: str) -> int:
-        """The id of a word outside the vocabulary; marks it as most recently used."""
+        """Return the id of a word outside the vocabulary, and mark it as most recently used."""
         with self._lock:
             number = self._by_word.pop(word, None)
             if number is None:
@@ -119,7 +119,7 @@ class OpenWords(Tokenizer):
 def in_blocks(items: Sequence[T], n_characters: Callable[[T], int]) -> Iterator[Sequence[T]]:
     """Split items into blocks small enough that all their words are remembered at the same time.
 
-    Each block has at least one item. ``n_characters``: of an item, over all of its texts.
+    Each block has at least one item. ``n_characters``: counts those of an item, over all of its texts.
     """
     begin = n_before = 0
     for number, item in enumerate(items):

@@ -15,7 +15,7 @@ def texts_of_parquet(path: Path, moved: Callable[[int], None]) -> Iterator[tuple
     """Yield (row number from 1, text) from the column "text"; rows without text are skipped.
 
     ``moved`` receives the number of file bytes that each reading step covers. InputError for a file that is not
-    Parquet, or has no such column of strings.
+    Parquet or has no such column of strings.
     """
     try:
         import pyarrow

@@ -1,4 +1,4 @@
-"""Load tokenizers of published models, whose several files may disagree.
+"""Load the tokenizers of published models, whose files may disagree.
 
 tokenizer.json           the complete tokenizer, in the library's format
 encoder_bpe_40000.json, vocab_40000.bpe; or vocab.json, merges.txt    OpenAI GPT's; its code has the text rules
@@ -21,7 +21,7 @@ from firth.text.gpt_bpe import MERGES
 from firth.text.tokenizer import Tokenizer, casing, has_vocabulary, read_vocab, tokenizer_file
 from firth.text.tokenizer_kinds import PREFIX
 
-# Classes for which tokenizer.json is complete, and those that build a normaliser from the configuration.
+# Classes for which tokenizer.json is complete; ``_FROM_FLAGS`` build their normaliser from the configuration.
 _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _OPENAI = ("OpenAIGPTTokenizer", "OpenAIGPTTokenizerFast")
 _FROM_FLAGS = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
@@ -30,17 +30,17 @@ _KINDS = {True: "lower-cased", False: "cased"}
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load the tokenizer of a folder (Firth's or another tool's), a run, a shipped model, or a vocabulary's file."""
+    """Load the tokenizer of a folder (Firth's or another tool's), a run, a bundled model, or a vocabulary file."""
     folder = locate(path)
     of_run = not has_vocabulary(folder) and has_vocabulary(folder / "model")
     return read_published(folder / "model" if of_run else folder)[0]
 
 
 def read_published(folder: Path, *, vocab: Path | None = None, lowercase: bool | None = None) -> tuple[Tokenizer, str]:
-    """Load the tokenizer of a published model; also says how its casing was determined.
+    """Load the tokenizer of a published model; also say how its casing was determined.
 
     tokenizer.json gives the same ids as in transformers. vocab.txt alone is read as Google's code reads it, and merges
-    as OpenAI's; options that Google's code does not support are read as in transformers. ``vocab``:
+    as OpenAI's does; options that Google's code does not support are read as in transformers. ``vocab``:
     a file that replaces the folder's own. ``lowercase`` overrides the files, but not what the tokens
     show.
     """
@@ -95,7 +95,7 @@ def _from_json(file: Path, about: Mapping[str, Any], lowercase: bool | None) -> 
 
 
 def _from_merges(file: Path, name: str, lowercase: bool | None) -> tuple[Tokenizer, str]:
-    """Load OpenAI GPT's two files, with its text rules and words split by rule."""
+    """Load OpenAI GPT's two files, with its text rules and rule-based word splitting."""
     if name not in (*_OPENAI, *_AS_IT_IS):
         raise TokenizerError(f"{file}: tokenizer_class {name!r} splits text in its own way: not OpenAI GPT's")
     if lowercase is False:
@@ -128,7 +128,7 @@ def _from_pieces(file: Path, about: Mapping[str, Any], name: str, lowercase: boo
 
 
 def _check_added(file: Path, about: Mapping[str, Any], size: int) -> None:
-    """TokenizerError for tokens behind those of ``vocab.txt``: their rows are learnt, and text would not reach them."""
+    """Raise TokenizerError for trained tokens beyond those of ``vocab.txt``, which no text would be tokenised to."""
     beside = file.with_name("added_tokens.json")
     numbers = read_json(beside).values() if beside.is_file() else ()
     listed = about.get("added_tokens_decoder")
@@ -143,7 +143,7 @@ def _check_added(file: Path, about: Mapping[str, Any], size: int) -> None:
 
 
 def _as_transformers(tokenizer: Tokenizer, lowercase: bool, strip: bool | None, ideographs: bool) -> Tokenizer:
-    """The same tokens with the library's own normaliser, which has options that Google's code lacks."""
+    """Use the same tokens with the library's own normaliser, which has options that Google's code lacks."""
     backend = tokenizers.Tokenizer.from_str(tokenizer._backend.to_str())
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=ideographs, strip_accents=strip, lowercase=lowercase
@@ -153,13 +153,13 @@ def _as_transformers(tokenizer: Tokenizer, lowercase: bool, strip: bool | None, 
 
 
 def _check_casing(file: Path, tokenizer: Tokenizer, lowercase: bool | None) -> None:
-    """Raise TokenizerError if tokens have capital letters, which lower-cased text would never match."""
+    """Raise TokenizerError if lower-casing is requested but tokens have capitals, which it would never match."""
     if lowercase and casing(tokenizer.pieces) is False:
         raise TokenizerError(f"{file}: --uncased was asked for, but the tokens are cased: leave it out")
 
 
 def _doubt(tokenizer: Tokenizer) -> str:
-    """A note for tokens that contradict the files."""
+    """Return a note if the tokens contradict the files."""
     shown = casing(tokenizer.pieces)
     if shown is None or shown == tokenizer.lowercase:
         return ""

@@ -1,6 +1,6 @@
 """Examples of data sets in plain Python: one frozen class per kind of example.
 
-Each has ``where`` (``file:line``) for error messages. The target (label, tags, answers, the right choice)
+Each has ``where`` (``file:line``) for error messages. The target (label, tags, answers, the correct choice)
 is None in unlabelled data. ``group`` names an article, dialogue or document whose examples must stay
 together when a data set is split.
 """
@@ -74,7 +74,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A multiple-choice question: ``label`` is the index of the right one of ``choices``.
+    """A multiple-choice question: ``label`` is the index of the correct one of ``choices``.
 
     ``text``: the context (a passage, a dialogue, a first sentence; may be empty). ``question``:
     precedes each choice (a question, the start of a sentence; may be empty).

@@ -5,10 +5,10 @@ import re
 _CLOSERS = "\"'”’»›」』)]）】》〉"
 _OPENERS = "\"'“‘«‹「『([（【《〈¿¡"
 _FULL_WIDTH = "。！？｡"
-# Of Devanagari, Arabic, Urdu, Armenian and Ethiopic.
+# Sentence ends of Devanagari, Arabic, Urdu, Armenian and Ethiopic.
 _OTHER_ENDS = "।॥؟۔։።"
 
-# A possible end of a sentence: marks, closing quotes or brackets, then a gap or directly the next character.
+# A possible end of a sentence: marks, closing quotes or brackets, then a gap or the next character directly.
 _CANDIDATE = re.compile(rf"([.!?…{_FULL_WIDTH}{_OTHER_ENDS}]++)([{re.escape(_CLOSERS)}]*+)(\s*+)")
 _LOOK_BACK = 64  # characters needed to recognise an abbreviation or number; the bound keeps hostile text linear
 
@@ -22,11 +22,11 @@ _TITLES = _words(
     "mr mrs ms dr prof st rev hon gen col maj capt cmdr lt sgt cpl pvt adm gov sen rep pres supt messrs mme "
     "mlle fr vs cf viz e.g i.e al ca approx mt ft"
 )
-# Abbreviations if a number follows, else words.
+# Abbreviations if a number follows, otherwise words.
 _BEFORE_NUMBER = _words(
     "no nos fig figs eq vol vols pp p ch sec art op jan feb mar apr jun jul aug sep sept oct nov dec"
 )
-# These may also end a sentence, if a word follows that often starts one.
+# These may also end a sentence if followed by a word that often starts one.
 _EITHER = _words("etc inc ltd co corp bros jr sr dept univ assn est ed eds ave blvd rd")
 _STARTERS = _words(
     "The A An This That These Those He She It We They I You His Her Its Our Their My In On At By For From "
@@ -44,7 +44,7 @@ _KOREAN_QUOTING = ("라고", "라며", "라는", "하고", "이라고", "이라�
 def split_sentences(paragraph: str) -> list[str]:
     """Split a paragraph into sentences, in order; only white space between them is lost.
 
-    A paragraph of one sentence is returned unchanged, a blank one gives no sentence.
+    A paragraph of one sentence is returned unchanged; a blank one gives no sentences.
     """
     sentences: list[str] = []
     start = 0
@@ -73,10 +73,10 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
 
 
 def _ends_without_gap(text: str, match: re.Match[str], following: str) -> bool:
-    """Whether a sentence ends without a space: as in Chinese and Japanese, and often in Korean text."""
+    """Whether a sentence ends without a space after it, as in Chinese and Japanese, and often in Korean text."""
     marks, closing, _ = match.groups()
     if marks[-1] in _FULL_WIDTH:
-        # Directly after a closing quote the surrounding sentence may continue.
+        # Directly after a closing quote, the surrounding sentence may continue.
         return not closing and (following.isalnum() or following in _OPENERS)
     before = text[match.start() - 1] if match.start() else ""
     return not closing and before in _KOREAN_ENDINGS and "가" <= following <= "힣"

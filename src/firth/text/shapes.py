@@ -1,7 +1,7 @@
 """Word shapes: classes of unknown words (number, capitals, …).
 
-Based on the capital and suffix features of Collobert et al. 2011; the list is this project's (specification
-of word vectors §5 names number and capitals, the others are a decision).
+Based on the capital and suffix features of Collobert et al. 2011; the list is this project's own (specification
+of word vectors §5 names number and capitals; the others are a design decision).
 """
 
 import zlib
@@ -11,7 +11,7 @@ SHAPES = (
     "number",  # digits, no letter: 1996-08-22
     "digits",  # digits and letters: B-52
     "marks",  # neither
-    "capitals",  # no small letter: NATO
+    "capitals",  # no lower-case letter: NATO
     "capital",  # the first letter: Geneva
     "mixed",  # a capital further in: eBay
     "hyphen",  # left-handed

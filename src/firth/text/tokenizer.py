@@ -40,7 +40,7 @@ from firth.text.words import (
 )
 
 WORD_LIMIT = 200  # characters; a longer word is [UNK] (google-research/bert tokenization.py)
-MUCH_UNKNOWN = 0.01  # share of a text's tokens from which a user is told of another vocabulary
+MUCH_UNKNOWN = 0.01  # share of unknown tokens in a text from which another vocabulary is suggested
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Tokenizer:
         check_pieces(self.pieces, self.kind, source)
         if by_piece[self.pieces[-1]] != len(self.pieces) - 1:
             raise TokenizerError(f"{source}: the ids have gaps; expected 0 to {len(self.pieces) - 1}")
-        # tokenizer.json does not store this, so set it at each load: [MASK] in a text is plain text.
+        # [MASK] in a text is plain text. tokenizer.json does not store this, so it is set at each load.
         backend.encode_special_tokens = True
         backend.no_truncation()
         backend.no_padding()
@@ -97,12 +97,12 @@ class Tokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The padding token, for other tools."""
+        """The id of the padding token, for other tools."""
         return self._special(self.kind.pad, "padding")
 
     @property
     def mask_id(self) -> int:
-        """The mask token."""
+        """The id of the mask token."""
         return self._special(self.kind.mask, "mask")
 
     @property
@@ -172,9 +172,9 @@ class Tokenizer:
         keep_accents: bool = False,
         split: Literal["words", "blanks"] = "words",
     ) -> "Tokenizer":
-        """Build a whole-word tokenizer from words in the order of their ids; decoding joins them with blanks.
+        """Build a whole-word tokenizer from words in the order of their ids; decoding joins them with spaces.
 
-        ``split``: split texts at punctuation too, or only at blanks (already tokenised text).
+        ``split``: split texts at punctuation too, or only at white space (already tokenised text).
         """
         normalizer = build_normalizer(lowercase=lowercase, keep_accents=keep_accents, google=False)
         return cls._of_words(pieces, normalizer, build_pre_tokenizer() if split == "words" else build_blank_splitter())
@@ -185,7 +185,7 @@ class Tokenizer:
         return cls._of_words(pieces, None, pre_tokenizers.WhitespaceSplit())
 
     def with_words(self, pieces: Sequence[str]) -> "Tokenizer":
-        """A whole-word tokenizer with the same rules and other words, in the order of their ids."""
+        """Build a whole-word tokenizer with the same rules and other words, in the order of their ids."""
         assert self.kind is WORDS, "subword tokens are not words"
         return self._of_words(pieces, self._backend.normalizer, self._backend.pre_tokenizer)
 
@@ -270,7 +270,7 @@ class Tokenizer:
         return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[Encoded]:
-        """Several texts with offsets."""
+        """Tokenise several texts, with character offsets."""
         rows = self._backend.encode_batch([whole_text(text) for text in texts], add_special_tokens=False)
         found: list[Encoded] = []
         for text, row in zip(texts, rows, strict=True):
@@ -283,7 +283,7 @@ class Tokenizer:
     def ids_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenise texts to ids only, which is faster."""
         if len(texts) == 1:
-            # Unlike a batch it keeps Python's lock, which another thread may hold for long once it has it.
+            # Unlike a batch call, this keeps the GIL, which another thread might not release for a long time.
             return [self._backend.encode(whole_text(texts[0]), add_special_tokens=False).ids]
         rows = self._backend.encode_batch_fast([whole_text(text) for text in texts], add_special_tokens=False)
         return [row.ids for row in rows]
@@ -299,7 +299,7 @@ class Tokenizer:
         return {key: state[key] for key in ("normalizer", "pre_tokenizer", "added_tokens")}
 
     def words(self, text: str) -> list[str]:
-        """The words of a text as they are divided into tokens: normalised, then split."""
+        """Normalise a text and split it into the words that are divided into tokens."""
         plain = whole_text(text)
         if self._backend.normalizer is not None:
             plain = self._backend.normalizer.normalize_str(plain)
@@ -319,7 +319,7 @@ class Tokenizer:
         return None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Join tokens to readable text, without special tokens; InputError for an id that no token has."""
+        """Join tokens into readable text, without special tokens; InputError for an id that no token has."""
         if wrong := [number for number in ids if not 0 <= number < self.size]:
             raise InputError(f"{wrong[0]}: no token has this id; expected 0 to {self.size - 1}")
         return str(self._backend.decode(list(ids), skip_special_tokens=True))
@@ -329,7 +329,7 @@ class Tokenizer:
 
 
 def frame_rows(backend: tokenizers.Tokenizer, kind: TokenizerKind, ids: Mapping[str, int]) -> None:
-    """Set the library's sequence layout of a kind without segments, ``<s> A </s>`` and ``<s> A <sep> B </s>``."""
+    """Set the library's sequence layout for a kind without segments, ``<s> A </s>`` and ``<s> A <sep> B </s>``."""
     backend.post_processor = processors.TemplateProcessing(
         single=f"{kind.start} $A {kind.end}",
         pair=f"{kind.start} $A {kind.between} $B {kind.end}",
@@ -348,7 +348,7 @@ def _state(backend: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def whole_text(text: str) -> str:
-    """Replace unpaired surrogates, which the library rejects, by U+FFFD; InputError for what is no text."""
+    """Replace unpaired surrogates, which the library rejects, by U+FFFD; InputError for anything but text."""
     if not isinstance(text, str):
         raise InputError(f"{text!r}: expected a text")
     if text.isascii():
@@ -361,7 +361,7 @@ def whole_text(text: str) -> str:
 
 
 def _whole_spans(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Extend spans over combining marks and Jamo that NFC composed into a character.
+    """Extend spans over combining marks and jamo that NFC composed into a character.
 
     The library maps a composed character only to its first part.
     """
@@ -377,7 +377,7 @@ def _whole_spans(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, i
 
 
 def _unmarked_spans(text: str, spans: list[tuple[int, int]], pieces: Sequence[str]) -> list[tuple[int, int]]:
-    """Spans without the white space that a token's mark represents; a mark alone has an empty span."""
+    """Exclude the white space that a token's mark represents from its span; a mark alone has an empty span."""
     found: list[tuple[int, int]] = []
     for (start, end), piece in zip(spans, pieces, strict=True):
         match = _NO_WORD.match(text, start, end)
@@ -387,7 +387,7 @@ def _unmarked_spans(text: str, spans: list[tuple[int, int]], pieces: Sequence[st
 
 
 def _is_lowercase(normalizer: object) -> bool:
-    """Whether a normaliser of tokenizer.json lower-cases."""
+    """Whether a normaliser in tokenizer.json lower-cases."""
     if isinstance(normalizer, list):
         return any(map(_is_lowercase, normalizer))
     if not isinstance(normalizer, dict):
@@ -398,7 +398,7 @@ def _is_lowercase(normalizer: object) -> bool:
 
 
 def casing(pieces: Sequence[str]) -> bool | None:
-    """True: lower-cased, False: cased, None: no letter shows it. Names in brackets ([CLS], <S>) do not count."""
+    """True: lower-cased; False: cased; None: no letters to tell. Names in brackets ([CLS], <S>) do not count."""
     words = [piece for piece in pieces if not (piece[:1] in "[<" and piece[-1:] in "]>")]
     if any(word != word.lower() for word in words):
         return False
@@ -406,7 +406,7 @@ def casing(pieces: Sequence[str]) -> bool | None:
 
 
 def has_vocabulary(folder: Path) -> bool:
-    """Whether a tokenizer lies in a folder itself."""
+    """Whether a folder itself contains a tokenizer."""
     return any((folder / name).is_file() for name in VOCABULARIES)
 
 

@@ -1,4 +1,4 @@
-"""The four kinds of tokenizers: their special tokens, which tokens continue a word, and what a vocabulary must have."""
+"""The four kinds of tokenizer: their special tokens, which tokens continue a word, and what a vocabulary must have."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ class TokenizerKind:
 
     ``start A between B end``: the special tokens of a sequence. ``specials``: all of them, in the order of their ids.
     ``names``: their names in transformers. ``continues(pieces)``: which tokens continue a word, as far as a token
-    alone shows it. ``advice``: what to use if tokens are not of this kind.
+    by itself shows it. ``advice``: what to use if tokens are not of this kind.
     """
 
     name: str
@@ -65,7 +65,7 @@ BPE = TokenizerKind(
     ],
     advice="choose one made by firth vocab --kind bpe, or OpenAI GPT's",
 )
-# Whole words, one token each: those outside the vocabulary are unknown.
+# Whole words, one token each; words outside the vocabulary are unknown.
 WORDS = TokenizerKind(
     name="words",
     specials=BPE_SPECIALS,
@@ -115,7 +115,7 @@ def kind_of(backend: tokenizers.Tokenizer, source: str) -> TokenizerKind:
 
 
 def check_pieces(pieces: Sequence[str], kind: TokenizerKind, source: str) -> None:
-    """Raise TokenizerError, which names the ``source``, for tokens that are no vocabulary of the kind."""
+    """Raise TokenizerError, which names the ``source``, for tokens that are not a vocabulary of the kind."""
     if not pieces:
         raise TokenizerError(f"{source}: empty; expected one token per line")
     missing = [special for special in kind.specials if special not in set(pieces)]

@@ -2,7 +2,7 @@
 
 The XML is streamed. Running text, headings and list items are kept; templates, tables,
 references, galleries, formulas, links to files and categories are removed. Every step is linear in the length of the
-article: a stack matches nested markup, so that an unclosed brace costs no more than a closed one.
+article: nested markup is matched with a stack, so an unclosed brace costs no more than a closed one.
 """
 
 import html
@@ -65,7 +65,7 @@ def articles(stream: _Readable, where: str) -> Iterator[tuple[int, list[str]]]:
                 root.clear()
     except InputError:
         raise
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the latter two for encodings
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last two come from encodings
         raise InputError(f"{where}: not XML, or cut off: {error}") from None
 
 
@@ -98,7 +98,7 @@ def plain_text(markup: str, namespaces: frozenset[str] = _NAMESPACES) -> list[st
         spaced = _SPACES.sub(" ", (heading[2] if heading else line).lstrip(_LINE_MARKS))
         bare = _EMPTY_BRACKETS.sub("", spaced).strip()  # brackets that held only a template
         if heading and bare:
-            # A heading is kept only if text follows: empty sections (references) lose theirs.
+            # A heading is kept only if text follows; empty sections (references) lose theirs.
             headings = [*headings[: max(len(heading[1]) - 2, 0)], bare if bare[-1] in ".?!" else f"{bare}."]
         elif any(character.isalnum() for character in bare):
             paragraphs += [*headings, bare]
@@ -108,7 +108,7 @@ def plain_text(markup: str, namespaces: frozenset[str] = _NAMESPACES) -> list[st
 
 def _without_nested(text: str, namespaces: frozenset[str]) -> str:
     """Remove templates and tables, and replace links by their visible text."""
-    # Each level is (opening markup, the parts of text in it so far).
+    # Each level is (opening markup, parts of its text so far).
     levels: list[tuple[str, list[str]]] = [("", [])]
     position = 0
     while match := _PAIRS.search(text, position):

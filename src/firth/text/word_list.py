@@ -10,7 +10,7 @@ from firth.text.tokenizer_kinds import WORDS
 def choose_words(counts: Mapping[str, int], size: int) -> list[str]:
     """Choose a vocabulary of exactly ``size`` tokens: special ones, then words from the most frequent to the rarest.
 
-    Ties go to the smaller strings. Raises TokenizerError if the text has fewer distinct words.
+    Ties go to the smaller string. Raises TokenizerError if the text has fewer distinct words.
     """
     words = sorted((-n, word) for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0)
     if not words:

@@ -116,7 +116,7 @@ def train_wordpiece(
 
     ``score``: "frequency" merges the most frequent pair, "likelihood" the one with the largest
     count(ab) / (count(a) count(b)); ties go to the smaller strings. Pairs seen fewer than ``min_count``
-    times are never merged. ``on_progress`` receives the number of tokens now and then.
+    times are never merged. ``on_progress`` periodically receives the number of tokens.
     Raises TokenizerError if the text supports fewer tokens, or the size cannot hold the alphabet.
     """
     words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
@@ -132,7 +132,7 @@ def train_wordpiece(
     if len(pieces) < size:
         largest = len(pieces)
         if choose_alphabet(words, forms, len(SPECIALS), largest, alphabet_limit) != alphabet:
-            # A smaller vocabulary may keep fewer characters, and so support even fewer tokens.
+            # A smaller vocabulary may keep fewer characters, and therefore support even fewer tokens.
             train_wordpiece(words, largest, score=score, min_count=min_count, alphabet_limit=alphabet_limit)
         raise TokenizerError(
             f"the text supports at most {largest} tokens, not {size}; pass --size {largest} or give more text"
@@ -172,5 +172,5 @@ def joined_pieces(words: Mapping[str, int], pieces: Iterable[str], score: Score,
 
 
 def joined(left: str, right: str) -> str:
-    """Merge ``wa`` and ``##nt`` to ``want``."""
+    """Merge ``wa`` and ``##nt`` into ``want``."""
     return left + right[len(PREFIX) :]

@@ -21,7 +21,7 @@ _FINAL_SIGMA = r"Σ(?<=\p{Cased}\p{Case_Ignorable}*Σ)(?!\p{Case_Ignorable}*\p{C
 
 
 def folded_word(word: str) -> str:
-    """A word as words are compared but for case: its letters composed (NFC) and folded."""
+    """Fold a word for comparison that ignores case: letters composed (NFC) and case-folded."""
     return normalize("NFC", word).casefold()
 
 
@@ -71,13 +71,13 @@ def _plain_steps(lowercase: bool, keep_accents: bool, google: bool) -> list[norm
 
 
 def build_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
-    """Normalised text -> words: ideographs and punctuation marks alone, the rest split at white space."""
+    """Split normalised text into words: each ideograph and punctuation mark alone, the rest at white space."""
     # One expression that matches words is faster than three that match the gaps.
     return split_into(f"[{_ALONE}]|[^{_SPACE}{_ALONE}]+")
 
 
 def build_blank_splitter() -> pre_tokenizers.PreTokenizer:
-    """Split already tokenised, normalised text into words at blanks."""
+    """Split already tokenised, normalised text into words at white space."""
     return split_into(f"[^{_SPACE}]+")
 
 

@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 from firth.errors import InputError
 
 _READ = 1 << 17  # bytes
-# Dumps are packed with --long=31; by default the library reads windows of 128 MB at most.
+# Dumps are compressed with --long=31; by default the library reads windows of at most 128 MB.
 _LARGEST_WINDOW = 1 << 31  # bytes
 
 

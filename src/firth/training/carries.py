@@ -1,7 +1,7 @@
-"""Recurrent state in checkpoints: of every micro-batch of a step, whichever process had it.
+"""Recurrent state in checkpoints: that of every micro-batch of a step, whichever process ran it.
 
-Each process knows its own micro-batches by their number in its part of a step; a checkpoint names them by their slot,
-the number among those of all processes, so that another number of processes can take them up.
+Each process numbers the micro-batches of its own part of a step. A checkpoint identifies them by their slot, the number
+among those of all processes, so that a different number of processes can resume them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,9 +28,9 @@ def by_slot(by_rank: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def carries_of_rank(tensors: Mapping[str, Tensor], rank: int, size: int) -> dict[int, Carry]:
-    """The state of a process's micro-batches, by their number there, from tensors by slot.
+    """The state of a process's micro-batches, by their number in that process, from tensors by slot.
 
-    ``size``: processes there are now, however many wrote it. ValueError for a tensor that no slot has.
+    ``size``: the current number of processes, whatever number wrote the tensors. ValueError for a key without a slot.
     """
     found: dict[int, Carry] = {}
     for key, tensor in tensors.items():

@@ -5,7 +5,7 @@ checkpoints/step-1000/
 ├── train/
 │   ├── state.json            step, position in the data, log offset, best score, evaluation history
 │   ├── optimizer.safetensors
-│   │                         (of --sharding full: shares.json and shares-RANK.safetensors, from each process its own)
+│   │                         (with --sharding full: shares.json, and shares-RANK.safetensors from each process)
 │   └── carry.safetensors     recurrent state of each micro-batch of a step
 └── manifest.json         size and SHA-256 of every file
 """
@@ -29,7 +29,7 @@ from firth.files import clear_litter, recover, remove_folder, staged_folder
 from firth.manifest import check_folder
 
 _SHARES = "shares.json"
-# In an error of safetensors.
+# The system's error number in a safetensors error message.
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
@@ -43,9 +43,9 @@ def save_checkpoint(
     carry: dict[str, Tensor],
     keep: int,
 ) -> Path:
-    """Write ``step-N`` atomically, then delete the oldest beyond ``keep``: see ``staged_checkpoint``.
+    """Write ``step-N`` atomically, then delete the oldest checkpoints beyond ``keep``; see ``staged_checkpoint``.
 
-    ``carry``: recurrent state, ``<micro-batch of a step>/<name>``.
+    ``carry``: recurrent state by ``<micro-batch of a step>/<name>``.
     """
     with staged_checkpoint(checkpoints, step, keep) as folder:
         fill_checkpoint(folder, save_model=save_model, state=state, carry=carry)
@@ -55,9 +55,9 @@ def save_checkpoint(
 
 @contextmanager
 def staged_checkpoint(checkpoints: Path, step: int, keep: int) -> Iterator[Path]:
-    """Yield a folder for the files of ``step-N``, which is there at the end; then delete the oldest beyond ``keep``.
+    """Yield a folder for the files of ``step-N``, then move it into place and delete the oldest beyond ``keep``.
 
-    Checkpoints of later steps are deleted too: the run resumed before them because they were damaged.
+    Checkpoints of later steps are deleted too: they were damaged, so the run resumed from an earlier one.
     """
     if checkpoints.is_symlink():
         raise ConfigError(
@@ -76,7 +76,7 @@ def staged_checkpoint(checkpoints: Path, step: int, keep: int) -> Iterator[Path]
 def fill_checkpoint(
     folder: Path, *, save_model: Callable[[Path], None], state: dict[str, Any], carry: dict[str, Tensor]
 ) -> None:
-    """Write everything to a checkpoint's folder but the optimiser's state."""
+    """Write everything but the optimiser's state to a checkpoint's folder."""
     save_model(folder)
     (folder / "train" / "state.json").write_text(json.dumps(state, indent=2) + "\n", "utf-8")
     save_tensors(folder / "train" / "carry.safetensors", carry)
@@ -90,7 +90,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, path)
     except SafetensorError as error:
-        # The library reports a failing disk as its own error, with the system's number in the text.
+        # The library reports a failing disk as its own error, with the system's error number in the text.
         if number := _SYSTEM_ERROR.search(str(error)):
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
         raise OSError(str(error)) from None
@@ -106,14 +106,14 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save_share(train: Path, state: dict[str, Tensor], rank: int, size: int) -> None:
-    """Write the optimiser's state of one process's shares, and in the leading one how many there are."""
+    """Write the optimiser's state of one process's shares; the leading process also writes their number."""
     save_tensors(train / f"shares-{rank}.safetensors", state)
     if rank == 0:
         (train / _SHARES).write_text(json.dumps({"processes": size}) + "\n", "utf-8")
 
 
 def load_optimizer(train: Path) -> Mapping[str, Tensor]:
-    """The optimiser's state by name, whole or joined from shares as it is read; CheckpointError if damaged."""
+    """Load the optimiser's state by name, whole or joined from shares on access; CheckpointError if damaged."""
     if not (train / _SHARES).exists():
         return load_tensors(train / "optimizer.safetensors")
     size = read_json(train / _SHARES).get("processes")
@@ -123,9 +123,9 @@ def load_optimizer(train: Path) -> Mapping[str, Tensor]:
 
 
 class Shares(Mapping[str, Tensor]):
-    """Tensors whose shares, runs of first indices in the order of processes, lie in several files.
+    """Tensors whose shares, slices along the first dimension in process order, are stored in several files.
 
-    A tensor is read when it is asked for, so that no process has all of them in memory.
+    A tensor is read when it is accessed, so that no process holds all of them in memory.
     """
 
     def __init__(self, paths: list[Path]):
@@ -169,9 +169,9 @@ def has_begun(run: Path) -> bool:
 
 
 def recover_checkpoints(checkpoints: Path) -> None:
-    """Bring back what a kill in the middle of replacing a checkpoint has left under another name.
+    """Restore a checkpoint that a kill during its replacement left under another name.
 
-    What one has left half written or half deleted goes: a run that is done saves nothing more that would clear it.
+    Also deletes what a kill left half written or half deleted: a finished run makes no further save that would do so.
     """
     clear_litter(checkpoints)
     for old in checkpoints.glob(".step-*.old"):

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from firth.training.processes import Group
 
-# The groups that this process joins are numbered, equally in all processes.
+# Numbers the groups that this process joins, in the same way in all processes.
 _groups = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among all: ``rank`` of ``size``. ``group``: their connections, None under torchrun.
+    """This process's ``rank`` among ``size`` processes. ``group``: their connections, None under torchrun.
 
     ``sharded``: under torchrun, whether weights, gradients and optimiser state are divided among all; ``recompute``:
-    whether memory asks for the recomputation of blocks, whatever the recipe says.
+    whether limited memory requires recomputing blocks, whatever the recipe says.
     """
 
     rank: int = 0
@@ -46,7 +46,7 @@ def join_world() -> World:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
     if not dist.is_initialized():
-        # Its functions bind the current process group at import as a default. Imported later (by an optimiser), they
+        # Its functions bind the current process group as a default at import. Imported later (by an optimiser), they
         # keep the group's threads alive past its end, and the process may abort at exit.
         import torch.distributed.nn  # noqa: F401
         from torch._C._distributed_c10d import PrefixStore
@@ -56,7 +56,8 @@ def join_world() -> World:
         if cards:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % cards)
         enough = cards >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        # torchrun's store outlives a group: without a name of its own, the next one finds addresses of the last there.
+        # torchrun's store outlives a group: without a prefix of its own, the next group would find the last one's
+        # addresses there.
         store, rank, size = next(rendezvous("env://"))
         named = PrefixStore(f"group {next(_groups)}", store)
         dist.init_process_group("nccl" if cards and enough else "gloo", store=named, rank=rank, world_size=size)
@@ -122,7 +123,7 @@ def barrier(world: World) -> None:
 def gather_tensors(tensors: dict[str, Tensor], world: World) -> list[dict[str, Tensor]]:
     """Gather each process's tensors, by rank, at the leading one (others get an empty list).
 
-    Under torchrun all processes must pass the same names, shapes and types.
+    Under torchrun all processes must pass the same names, shapes and dtypes.
     """
     if world.size == 1:
         return [tensors]

@@ -11,14 +11,14 @@ from firth.packed import Encoder
 
 
 def compile_regions(encoder: Encoder, device: torch.device, backend: str = "inductor") -> bool:
-    """Compile the repeated parts, once for all; returns False and changes nothing without a compiler.
+    """Compile each repeated part; returns False and changes nothing without a compiler.
 
     Numbers of sequences and tokens are dynamic: there is one graph for batches of one length and one for mixed lengths,
     and the first batch of each takes longer.
     """
     if not has_compiler(device):
         return False
-    # ``firth.machine.deterministic`` has not told the compiler, if that was not there yet.
+    # ``firth.machine.deterministic`` does not configure the compiler if that is not imported yet.
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     for region in encoder.regions():
         region.compile(dynamic=True, backend=backend)

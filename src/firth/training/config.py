@@ -1,4 +1,4 @@
-"""Options of training; no torch. Defaults are BERT's (Devlin et al. 2018, App. A.2) where it has them."""
+"""Training options; does not import torch. Defaults are BERT's (Devlin et al. 2018, App. A.2) where it has them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -70,7 +70,8 @@ class OptimConfig:
         return self.plateau_factor < 1 or self.averaged_after > 0
 
     def check_evaluations(self, n: int, key: str) -> None:
-        """Refuse options that need several evaluations if there is only one, at the end: ``key`` is ``n``, so 0."""
+        """Raise ConfigError for options that need several evaluations if ``n``, the value of ``key``, is 0: one, at the
+        end."""
         if self.follows_scores and not n:
             raise ConfigError(
                 f"optim.plateau_factor and optim.averaged_after require evaluations during training: {key}=0 has "

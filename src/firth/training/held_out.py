@@ -14,9 +14,9 @@ from firth.training.collectives import World, any_rank, sum_over_ranks
 class HeldOut:
     """An objective and its held-out text.
 
-    ``batches``: yields this process's micro-batches (slots as in a step, of which there are ``slots`` over all
-    processes). ``forward``: of a micro-batch on ``device`` from where its stream was. ``spare``: another batch, where
-    there are fewer than processes.
+    ``batches``: yields this process's micro-batches, with slots as in a step. ``slots``: their number over all
+    processes. ``forward``: runs a micro-batch on ``device`` from its stream's state. ``spare``: returns another batch,
+    for when there are fewer batches than processes.
     """
 
     objective: Objective
@@ -29,10 +29,10 @@ class HeldOut:
 
     @torch.no_grad()
     def score(self) -> dict[str, float]:
-        """Loss per prediction and accuracy of each term; penalties are left out. Empty without predictions."""
+        """Compute loss per prediction and accuracy of each term, without penalties. Empty without predictions."""
         self.objective.eval()
         terms = [term for term in self.objective.weights if term not in self.objective.penalties]
-        # Read once, after the last batch: on a GPU each reading waits for all queued work.
+        # Read once, after the last batch: on a GPU each read waits for all queued work.
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
         totals = {f"{term}_{kind}": zero for term in terms for kind in ("loss", "correct")}
         counts = {f"{term}_count": 0.0 for term in terms}
@@ -56,8 +56,8 @@ class HeldOut:
         return means_of(self.objective.weights, sums) if all(sums[f"{term}_count"] for term in terms) else {}
 
     def _in_step(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """This process's batches. With sharded weights, every forward needs all processes: those that have no batch
-        left compute one more time what they had, and drop it."""
+        """Yield this process's batches. With sharded weights every forward needs all processes: one that has no batch
+        left recomputes its last one and discards the result."""
         if not self.world.sharded:
             yield from batches
             return
@@ -76,7 +76,7 @@ class HeldOut:
 
 
 def means_of(weights: Mapping[str, float], sums: Mapping[str, float]) -> dict[str, float]:
-    """Loss per prediction and accuracy of each term that was counted, and the total loss; ``weights``: of the terms."""
+    """Loss per prediction and accuracy of each counted term, and the total loss; ``weights``: of each term in it."""
     means, total = {}, 0.0
     for term, weight in weights.items():
         if f"{term}_count" not in sums:

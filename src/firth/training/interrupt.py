@@ -37,7 +37,7 @@ class StopRequest:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Inside, a signal raises Stopped: for waiting, which a stop leaves in no partial state."""
+        """A context in which a signal raises Stopped: for waits, which can stop without leaving a partial state."""
         self._at_once = True
         try:
             yield

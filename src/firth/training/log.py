@@ -13,9 +13,9 @@ from firth.files import append_to
 class Log:
     """Appends events to a file. ``offset`` is its length in bytes, which a checkpoint stores.
 
-    Opening at an offset truncates the file: a resumed run writes again what came after its last
-    checkpoint. ``step`` is that of the checkpoint (TensorBoard drops later events). With a path
-    of None events are discarded (processes that do not lead).
+    Opening at an offset truncates the file: a resumed run rewrites what came after its last
+    checkpoint. ``step`` is that of the checkpoint (TensorBoard drops later events). If the path
+    is None, events are discarded (in processes that do not lead).
     """
 
     def __init__(self, path: Path | None, offset: int = 0, tensorboard: bool = False, step: int = 0):

@@ -1,4 +1,4 @@
-"""The speed of a run: tokens and floating-point operations a second, over all processes."""
+"""The speed of a run: tokens and floating-point operations per second, over all processes."""
 
 import time
 from collections.abc import Callable

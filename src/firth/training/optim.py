@@ -21,9 +21,9 @@ _MOMENTUM = "momentum"
 
 
 class _Uncompiled(torch.optim.Optimizer):
-    """What PyTorch's optimisers do at first, without importing PyTorch's compiler: 75 MB, and seconds of a short run.
+    """PyTorch's first optimiser calls without importing its compiler, which costs 75 MB and seconds of a short run.
 
-    PyTorch wraps these methods to keep its compiler out of them, and loads it for that. No update is compiled here.
+    PyTorch wraps these methods to keep its compiler out of them, and loads it to do so. No update is compiled here.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
@@ -31,7 +31,7 @@ class _Uncompiled(torch.optim.Optimizer):
 
 
 class AdamW(_Uncompiled, torch.optim.AdamW):
-    """PyTorch's, fused."""
+    """PyTorch's AdamW, fused."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
@@ -40,7 +40,7 @@ class AdamW(_Uncompiled, torch.optim.AdamW):
 
 
 class Adagrad(_Uncompiled, torch.optim.Adagrad):
-    """PyTorch's."""
+    """PyTorch's Adagrad."""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adagrad.step))
 
@@ -69,8 +69,8 @@ class BertAdam(AdamW):
 class GptAdam(BertAdam):
     """Adam whose bias correction scales the whole step: ``p -= rate · √(1-β2ᵗ)/(1-β1ᵗ) · (m / (√v + ε) + decay · p)``.
 
-    Source: openai/finetune-transformer-lm opt.py: ε is not corrected, and the decay is. t counts the updates of the
-    parameter itself, which may have rested before.
+    Source: openai/finetune-transformer-lm opt.py: ε is not corrected, but the decay is. t counts the updates of the
+    parameter itself, which may have been frozen before.
     """
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ class GptAdam(BertAdam):
         self.param_groups = whole
 
     def _corrected(self, group: dict[str, Any]) -> list[dict[str, Any]]:
-        """A group's parameters by the number of this update, from 1, with the rate that it gives them."""
+        """Split a group by its parameters' update number (from 1), each part with its corrected learning rate."""
         by_number: dict[int, list[nn.Parameter]] = {}
         for p in group["params"]:
             if p.grad is not None:
@@ -139,7 +139,7 @@ _ITERATIONS = 5
 
 
 def orthogonalized(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """Move the singular values of each matrix (R, C) near 1, times √max(R, C); one batched product per shape."""
+    """Bring each matrix's (R, C) singular values near 1 and scale it by √max(R, C); one batched product per shape."""
     a, b, c = _QUINTIC
     found: list[Tensor] = [torch.empty(0)] * len(matrices)
     shapes: dict[tuple[int, ...], list[int]] = {}
@@ -159,9 +159,9 @@ def orthogonalized(matrices: Sequence[Tensor]) -> list[Tensor]:
 
 
 class AveragedSgd(_Sgd):
-    """SGD that can average its weights from some update on.
+    """SGD that can average its weights from a given update on.
 
-    Source: Merity et al. 2017, §3. Averages the weights after each update since; the released code starts
+    Source: Merity et al. 2017, §3. Averages the weights after each update from then on; the released code starts
     one update later. Buffers, such as batch norm statistics, are not averaged.
     """
 
@@ -173,7 +173,7 @@ class AveragedSgd(_Sgd):
             state[_AVERAGE].lerp_(p, 1 / int(state[_UPDATES]))
 
     def begin_averaging(self) -> bool:
-        """Average from the next update on. Returns False, and changes nothing, if averaging has begun before."""
+        """Average from the next update on. Returns False, and changes nothing, if averaging has already begun."""
         if self._averages():
             return False
         for p in (p for group in self.param_groups for p in group["params"]):
@@ -218,7 +218,7 @@ def decays(parameter: Tensor) -> bool:
     """Whether weight decay applies to a parameter: to matrices and embeddings, not to biases and norms.
 
     Source: google-research/bert optimization.py excludes names with LayerNorm, layer_norm and bias. In
-    this package those are exactly the parameters of one dimension.
+    this package those are exactly the one-dimensional parameters.
     """
     return parameter.dim() > 1
 
@@ -232,7 +232,7 @@ def make_optimizer(
     """Build an optimiser over the trainable parameters, grouped by weight decay and learning-rate scale.
 
     ``scales``: of the learning rate, by parameter name; default 1. Each group has its ``scale``. ``parts``: the slice
-    of each parameter to update, by name, and nothing of others; None: all parameters.
+    of each parameter to update, by name; others are not updated. None: all parameters.
     """
     projections = _hidden_matrices(model) if config.kind == "muon" else {}
     members: dict[tuple[bool, float, int], list[nn.Parameter]] = {}
@@ -282,10 +282,11 @@ def _hidden_matrices(model: nn.Module) -> dict[int, int]:
 
 
 def whole_costs(model: nn.Module, config: OptimConfig) -> dict[str, float]:
-    """The parameters that must be updated whole, and the update cost per element relative to other parameters."""
+    """The parameters that must be updated whole, with their update cost per element relative to other parameters."""
     projections = _hidden_matrices(model) if config.kind == "muon" else {}
     return {
-        # About 30 products of the shorter side's length; AdamW's update of an element costs as much as a few thousand.
+        # About 30 times the shorter side's length in operations; AdamW's update of an element costs as much as a few
+        # thousand.
         name: 1 + min(p.shape[0] // projections[id(p)], p.shape[1]) / 100
         for name, p in model.named_parameters()
         if id(p) in projections
@@ -303,16 +304,16 @@ def state_tensors(params: Mapping[str, nn.Parameter], optimizer: torch.optim.Opt
 
 
 def keeps_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimiser has tensors of its own after each update."""
+    """Whether an optimiser keeps state tensors after each update."""
     return type(optimizer) in _ENTRIES
 
 
 def check_state(
     params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Raise ValueError for a state tensor of no parameter or optimiser, or with values that no update leaves.
+    """Raise ValueError for a state tensor that fits no parameter or optimiser, or has values that no update produces.
 
-    Such as zeros, which a disk gives for what it has lost; a checksum that was made of them fits.
+    An example is zeros, which a disk returns for data it has lost; a checksum computed from them matches.
     """
     entries: dict[str, set[str]] = {}
     averages = list[bool]()
@@ -335,10 +336,10 @@ def check_state(
 
 
 def _is_impossible(optimizer: torch.optim.Optimizer, entry: str, tensor: Tensor) -> bool:
-    """Whether a state entry has a value that no update leaves.
+    """Whether a state entry has a value that no update produces.
 
-    Adam's state of a parameter begins with its first update, Adagrad's before it, from where its sums only grow.
-    Moments and momentum are no evidence: of a parameter whose gradients are zeros they are zeros.
+    Adam's state of a parameter begins with its first update, Adagrad's before it, and Adagrad's sums only grow.
+    Moments and momentum are no evidence: they are zeros for a parameter whose gradients are zeros.
     """
     if isinstance(optimizer, Adagrad):
         least = torch.full_like(tensor, optimizer.defaults["initial_accumulator_value"])
@@ -354,6 +355,6 @@ def load_state(
     """Restore the state from ``state_tensors``."""
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
-        # A fused optimiser needs its step count on the parameter's device; ours is on the host.
+        # A fused optimiser needs its step count on the parameter's device; our update count is on the host.
         place = torch.device("cpu") if entry == _UPDATES else params[name].device
         optimizer.state[params[name]][entry] = tensor.to(place)

@@ -109,7 +109,7 @@ class Group:
         return bytes(data)
 
     def _lost(self, line: int) -> None:
-        """Raise the last error of a lost process, or how it ended. Workers end with the leading process."""
+        """Raise a lost process's last error, or one that says how it ended. Workers end with the leading process."""
         if self.rank:
             raise SystemExit(1)
         rest = b""
@@ -143,7 +143,7 @@ def _raise(error: dict[str, str], rank: int) -> None:
 def start_group(size: int, module: str, message: dict[str, Any]) -> Iterator[Group | None]:
     """Start the worker processes of a run; they end with the context, however it ends.
 
-    They run ``python -m module``, where ``join_group`` receives the ``message``. None for a size of one.
+    They run ``python -m module``, where ``join_group`` receives the ``message``. Yields None for a size of one.
     """
     if size == 1:
         yield None

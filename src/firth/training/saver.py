@@ -25,9 +25,9 @@ SaveModel = Callable[[Path, dict[str, Any], dict[str, Tensor]], None]
 class Saver:
     """Writes to the folder ``run``: within ``writing()`` in a thread, from copies; outside of it at once.
 
-    ``keep``: number of checkpoints that stay. ``free``: bytes of memory that the host has left, None if unknown;
-    without room for copies, training waits while something is written. All methods but ``save_best`` are called by all
-    processes together.
+    ``keep``: number of checkpoints to keep. ``free``: returns the host's free memory in bytes, None if unknown;
+    without room for copies, training waits while something is written. All processes call all methods but
+    ``save_best`` together.
     """
 
     run: Path
@@ -58,13 +58,13 @@ class Saver:
             raise
         else:
             writer.close()
-            # Whoever resumes the run at once, in these processes, must find the same checkpoint in each.
+            # If these processes resume the run at once, each must find the same checkpoint.
             barrier(self.world)
         finally:
             self._writer = None
 
     def proceed(self) -> None:
-        """Finish what is written, between two steps; raises the error of what could not be. Does not wait."""
+        """Complete finished writes between two steps; raises the error of a failed one. Does not wait."""
         if self._writer is not None:
             self._writer.check()
         if self._shares is not None and not any_rank(not self._shares.written.done(), self.world):
@@ -79,7 +79,7 @@ class Saver:
     def save_whole(
         self, state: dict[str, Any], weights: dict[str, Tensor], optimizer: dict[str, Tensor], carry: dict[str, Tensor]
     ) -> None:
-        """Write a checkpoint; the leading process has all of it. ``carry``: see ``save_checkpoint``."""
+        """Write a checkpoint, all of which the leading process holds. ``carry``: see ``save_checkpoint``."""
         if not self.world.leads:
             return
         step, facts = state["step"], _facts(state)
@@ -103,7 +103,7 @@ class Saver:
     ) -> None:
         """Begin a checkpoint to which each process writes its share of the optimiser's state.
 
-        ``proceed`` or ``complete`` gives it its name.
+        ``proceed`` or ``complete`` moves it into place.
         """
         free = self.free()
         if free is not None:
@@ -137,7 +137,7 @@ class Saver:
             self.complete()
 
     def complete(self) -> None:
-        """Wait until each process has written its share of a checkpoint, and give the checkpoint its name."""
+        """Wait until each process has written its share of a checkpoint, then move the checkpoint into place."""
         shares = self._shares
         if shares is None:
             return
@@ -152,7 +152,7 @@ class Saver:
         raise SaveError(f"{shares.train.parent.parent}: process {rank} of {size} could not finish it: {why}")
 
     def _write(self, job: Callable[[], _Result]) -> Future[_Result]:
-        """Write in the thread, or at once outside of ``writing``."""
+        """Run a write job in the thread, or at once outside of ``writing``."""
         if self._writer is not None:
             return self._writer.submit(job)
         done = Future[_Result]()
@@ -162,7 +162,7 @@ class Saver:
     def _kept(
         self, weights: dict[str, Tensor], others: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Copies, which the next step does not change; without memory for them the tensors, to be written at once."""
+        """Copies that the next step does not change; without memory for them, the tensors, to be written at once."""
         if self._writer is not None and room_for_copies([*weights.values(), *others.values()], self.free()):
             return copies(weights), copies(others)
         if self._writer is not None:
@@ -170,7 +170,7 @@ class Saver:
         return weights, others
 
     def _write_at_once(self) -> None:
-        """From here on training waits while something is written."""
+        """Stop using the thread: from here on training waits while something is written."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -178,7 +178,7 @@ class Saver:
 
 
 def _facts(state: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint's model folder says of it."""
+    """The facts that a checkpoint's model folder records."""
     return {"step": state["step"], "dev": {}}
 
 
@@ -186,7 +186,7 @@ def _facts(state: dict[str, Any]) -> dict[str, Any]:
 class _Shares:
     """A checkpoint that all processes are writing: into ``train`` of a folder that the leading one has ``staged``.
 
-    ``written``: what went wrong in this process; empty if nothing did.
+    ``written``: this process's error message; empty if there is none.
     """
 
     train: Path
@@ -200,4 +200,4 @@ class _Shares:
 
 
 class _AbandonedError(Exception):
-    """Ends a checkpoint that will not be whole."""
+    """Raised to abandon a checkpoint that cannot be completed."""

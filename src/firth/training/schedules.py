@@ -1,7 +1,7 @@
 """Learning-rate schedules, as fractions of the peak. Steps count from 0: the first update uses ``rate(0)``.
 
 A schedule is a function of the updates done, the length of the warm-up (which may be fractional) and the
-updates of the whole run. The first update of most has learning rate 0, as published.
+updates of the whole run. In most, the first update has learning rate 0, as published.
 """
 
 import math
@@ -12,7 +12,7 @@ from firth.training.config import OptimConfig
 
 
 def linear(step: int, warmup: float, total: int) -> float:
-    """Linear from 0 over the warm-up, then linear decay on the line from 1 at step 0 to 0 at the end.
+    """Linear from 0 over the warm-up, then linear decay along the line from 1 at step 0 to 0 at the end.
 
     Source: google-research/bert optimization.py, which rounds the warm-up down. The learning rate drops slightly where
     the warm-up meets the line.
@@ -60,7 +60,7 @@ def slanted(step: int, warmup: float, total: int) -> float:
     """The slanted triangle: linear from 1/32 to 1 over the warm-up, then linear down to 1/32 again.
 
     Source: Howard & Ruder 2018, equation 3, with ratio 32; the warm-up is its cut, rounded down.
-    Differs: rounding never takes the learning rate below 1/32; a warm-up shorter than an update is none.
+    Differs: rounding never takes the learning rate below 1/32; a warm-up shorter than one update is dropped.
     """
     cut = int(warmup)
     if step < cut:

@@ -1,6 +1,6 @@
-"""Updates under torchrun: gradients summed while the backward runs (DDP), or everything in shares (FSDP2).
+"""Updates under torchrun: gradients summed during the backward (DDP), or everything sharded (FSDP2).
 
-Losses are sums over global counts, so gradients are summed over processes, never averaged.
+Losses are sums divided by global counts, so gradients are summed over processes, never averaged.
 """
 
 import warnings
@@ -69,7 +69,7 @@ class BucketUpdate:
 
 
 class _WithUnused(nn.Module):
-    """A model and one parameter without use: where all have a use, DDP advises not to look for those without."""
+    """A model and one unused parameter: if all are used, DDP warns against searching for unused ones."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -89,11 +89,11 @@ def _sum_bucket(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tens
 
 
 class ShardedUpdate:
-    """Each process keeps an equal share of every tensor: of its weights, gradients and optimiser state.
+    """Each process keeps an equal share of every weight tensor, with its gradients and optimiser state.
 
     The weights of a block are gathered when the block runs, forward and backward, and dropped after it; its gradients
     are summed and divided among the processes as soon as they exist, for each micro-batch, so that no process ever
-    holds all of them. Shares are runs of equally many first indices; short tensors leave some processes without any.
+    holds all of them. Shares are equal slices along the first dimension; of a short tensor some processes have none.
     """
 
     exchanges = divided = True
@@ -112,7 +112,7 @@ class ShardedUpdate:
         self.optimizer = make_optimizer(model, config, scales, self._mine)
 
     def part(self, *, last: bool) -> None:
-        """Nothing: keeping gradients whole until the last micro-batch would cost the memory that sharding saves."""
+        """Do nothing: keeping gradients whole until the last micro-batch would cost the memory that sharding saves."""
 
     def clear(self) -> None:
         for p in self._named.values():
@@ -155,11 +155,11 @@ class ShardedUpdate:
             local.copy_(weights[name][start : start + local.shape[0]])
 
     def _start(self, n: int) -> int:
-        """The first of ``n`` indices that this process has: FSDP2 divides like torch.chunk."""
+        """The first of ``n`` indices in this process's share: FSDP2 divides like torch.chunk."""
         return min(self._world.rank * -(-n // self._world.size), n)
 
     def state(self) -> dict[str, Tensor]:
-        """The state of this process's shares; those of all processes one after the other make up each tensor."""
+        """The state of this process's shares; concatenated in rank order, all processes' shares form each tensor."""
         return state_tensors(self._mine, self.optimizer)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -175,11 +175,12 @@ class ShardedUpdate:
 
 
 def exchanged_bytes(blocks: int, others: int, micro_batches: int, *, sharded: bool) -> int:
-    """Bytes of weights and gradients that one step exchanges, for so many parameters in blocks and outside of them.
+    """Bytes of weights and gradients that one step exchanges, given the parameters in ``blocks`` and ``others``.
 
-    Of n processes each sends and receives (n - 1) / n of what is gathered or divided, and twice that of what is summed
-    everywhere. Without sharding every gradient is summed once per step. With it, for each micro-batch of a process,
-    blocks are gathered for the forward and again for the backward, the others once, and all gradients are divided.
+    Each of n processes sends and receives (n - 1) / n of what is gathered or reduce-scattered, and twice that of what
+    is all-reduced. Without sharding every gradient is all-reduced once per step. With it, for each micro-batch of a
+    process, blocks are gathered for the forward and again for the backward, the others once, and all gradients are
+    reduce-scattered.
     """
     if not sharded:
         return _FLOAT_BYTES * (blocks + others)
@@ -187,13 +188,13 @@ def exchanged_bytes(blocks: int, others: int, micro_batches: int, *, sharded: bo
 
 
 def shard_model(model: nn.Module, world: World) -> None:
-    """Divide the weights of a model among all processes, with FSDP2: each block by itself, then what is left."""
+    """Shard the weights of a model over all processes with FSDP2: each block by itself, then the rest."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
     from torch.utils import _pytree
 
     if Step not in _pytree.SUPPORTED_NODES:
-        # FSDP2 looks for the tensors whose backward begins in what a module returns.
+        # FSDP2 searches a module's output for the tensors where its backward begins.
         _pytree.register_dataclass(Step)
     mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
     encoder = getattr(model, "encoder", None)
@@ -207,7 +208,7 @@ def shard_model(model: nn.Module, world: World) -> None:
 
 
 def drop_gathered(model: nn.Module) -> None:
-    """Drop the gathered weights that a forward without a backward leaves behind; nothing for other models."""
+    """Drop the gathered weights that a forward without a backward leaves behind; does nothing for other models."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""The state of a run beside its tensors: where it stands, stored with each checkpoint as JSON."""
+"""The state of a run apart from its tensors, such as its position; stored with each checkpoint as JSON."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from firth.data.loader import Place
 from firth.errors import CheckpointError, ConfigError, UsageError
 from firth.option_names import with_new_names
 
-# What a file is called that no run writes so.
+# Error text for a file that this run cannot have written.
 OF_ANOTHER = "is not what this run writes"
 
 
@@ -80,9 +80,9 @@ def read_state(path: Path) -> State:
 def check_identity(
     stored: Mapping[str, Any], identity: Mapping[str, Any], defaults: Mapping[str, Any], checkpoint: Path
 ) -> None:
-    """Raise CheckpointError if a checkpoint is of a run with other options or another text.
+    """Raise CheckpointError if a checkpoint belongs to a run with other options or another text.
 
-    ``stored``: its identity, by the names of its time. ``defaults``: of options that it may not have had yet.
+    ``stored``: its identity, by the option names of its version. ``defaults``: of options that its version may lack.
     """
     began = {key: defaults.get(key) for key in identity} | with_new_names(stored)
     if other := [key for key in sorted(began | dict(identity)) if began.get(key) != identity.get(key)]:

@@ -69,12 +69,12 @@ class Trainer:
     ``dev``: yields this process's held-out micro-batches for an evaluation (slots as in a step), or None.
     ``rate``: learning rate of a step, counted from 0. ``flops``: model floating-point operations of a batch,
     forward and backward. ``dtype``: of matrix products. ``save_model(folder, facts, weights)``: writes the model
-    folder's files with these weights, in a thread while training continues; they are those of ``saved``, by default of
-    the objective. ``free``: bytes of memory that the host has left, None if unknown.
+    folder's files with these weights, in a thread while training continues. ``saved``: the module that they come from,
+    by default the objective. ``free``: returns the host's free memory in bytes, None if unknown.
     ``identity``: what defines the run (options, a hash of the text); only an equal one can resume it. ``defaults``:
     values of options that did not exist yet when an older run started.
-    ``scales``: of the learning rate, by parameter. ``resting``: names of the parameters frozen in a step, counted from
-    0, without update or decay. ``judge``: scores the objective on held-out examples, instead of
+    ``scales``: of the learning rate, by parameter. ``resting``: returns the names of the parameters frozen in a step,
+    counted from 0; they get no update and no decay. ``judge``: scores the objective on held-out examples, instead of
     its loss on ``dev``; ``judged_by`` names the score; higher is better (for losses, lower).
     ``advice``: what to do about a batch that breaks training; ``{place}`` is replaced by its position.
     """
@@ -120,7 +120,7 @@ class Trainer:
         self.state = State(identity=self.identity, environment=self._environment())
         # By index of the micro-batch in its step: steps may differ in their number of micro-batches.
         self.carries: dict[int, Carry] = {}
-        # Those whose state comes from a checkpoint and has not been used yet.
+        # Indices of carries that come from a checkpoint and have not been used yet.
         self._unproven: set[int] = set()
         self._asked: Callable[[], bool] = lambda: False
         self._given_up = False
@@ -136,7 +136,7 @@ class Trainer:
         )
 
     def fit(self) -> bool:
-        """Train to the last step. Returns False if asked to stop before (everything is saved then)."""
+        """Train to the last step. Returns False if asked to stop earlier (everything is saved then)."""
         if self._done():
             return True
         rank, size = self.world.rank, self.world.size
@@ -198,9 +198,9 @@ class Trainer:
         return self._done()
 
     def _next(self, steps: Iterator[tuple[list[Batch], Place]], stop: StopRequest) -> tuple[list[Batch], Place] | None:
-        """The micro-batches of the next step, none if asked to stop while they are built; None after the last step."""
+        """The next step's micro-batches, an empty list if asked to stop while they are built; None after the last."""
         if self.update.exchanges:
-            # Processes that exchange gradients during the backward take every step together, or some wait for ever.
+            # Processes that exchange gradients during the backward must take every step together, or some wait forever.
             return next(steps, None)
         try:
             with stop.at_once():
@@ -258,9 +258,9 @@ class Trainer:
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 
     def _backward(self, batches: list[Batch], counts: Mapping[str, float]) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Add up the gradients of micro-batches; returns the loss of each, and the sums of each term over all.
+        """Accumulate the gradients of micro-batches; returns the loss of each, and the sums of each term over all.
 
-        Gives up between two of them if asked to stop, where that can be undone.
+        Gives up between two micro-batches if asked to stop, where that can be undone.
         """
         totals: dict[str, Tensor] = {}
         losses = []
@@ -293,14 +293,14 @@ class Trainer:
         return losses, totals
 
     def _freeze_resting(self) -> None:
-        """Let only those parameters learn that do not rest in this step: optimisers skip those without a gradient."""
+        """Freeze the parameters that rest in this step: optimisers skip those without a gradient."""
         if self.resting is not None:
             resting = self.resting(self.state.step)
             for name, p in self.learning.items():
                 p.requires_grad_(name not in resting)
 
     def _forward_from(self, number: int, batch: Batch) -> Step:
-        """The forward of a micro-batch from where its stream was; CheckpointError if that is of another model."""
+        """Run a micro-batch from its stream's state; CheckpointError if that state is another model's."""
         carry = None if batch.starts_stream else self.carries.get(number)
         if carry is None or number not in self._unproven:
             return self._forward(batch, carry, self.update.model)
@@ -312,7 +312,7 @@ class Trainer:
             if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
                 raise
             raise wrong from None
-        # A row too few would be stretched over all, silently.
+        # A state with too few sequences would be broadcast over all, silently.
         if step.carry is None or _shapes(step.carry) != _shapes(carry):
             raise wrong
         return step
@@ -326,7 +326,7 @@ class Trainer:
             return step
 
     def _computing(self) -> torch.autocast:
-        # A cache of cast weights would keep all of those that sharding drops after each block.
+        # A cache of cast weights would keep all the weights that sharding drops after each block.
         cached = not self.world.sharded
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32, cache_enabled=cached)
 
@@ -347,7 +347,7 @@ class Trainer:
         return causes if exact else f"{causes}, or {self.dtype} too imprecise: try float32"
 
     def _spare(self) -> Batch:
-        """A batch to train on, for a process that has none to evaluate."""
+        """A training batch for a process that has none to evaluate."""
         rank, size = self.world.rank, self.world.size
         place = Place.parse(self.state.place)
         with contextlib.closing(self.source.steps(place, step=self.state.step, rank=rank, world=size)) as steps:
@@ -361,7 +361,7 @@ class Trainer:
                 log.write("dev", self.state.step, **scores)
                 progress.message(self._shown(scores))
             beats = not scores or self._beats(scores[self.judged_by], self.state.best)
-            # Of equal scores the later model wins, for it has trained more; patience still counts it as no improvement.
+            # On equal scores the later model wins, as it has trained longer; patience still counts no improvement.
             equals = bool(scores) and self.judge is not None and scores[self.judged_by] == self.state.best
             self.state.looks_since_best = 0 if beats else self.state.looks_since_best + 1
             if beats or equals:
@@ -377,7 +377,7 @@ class Trainer:
         barrier(self.world)
 
     def _check_finite(self, weights: Mapping[str, Tensor]) -> None:
-        """TrainingError for weights that are no numbers: the last update is checked by no batch after it."""
+        """Raise TrainingError for weights that are not finite: no later batch checks the last update."""
         bad = [name for name, weight in weights.items() if not weight.isfinite().all()]
         if any_rank(bool(bad), self.world):
             raise TrainingError(f"after step {self.state.step} {' '.join(bad[:1])} is not finite. {self._causes()}")
@@ -389,7 +389,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _with_averages(self, optimizer: AveragedSgd) -> Iterator[None]:
-        # Processes that share weights swap one part each: all wait for all, before and after.
+        # Processes that share weights swap one part each: all wait for one another before and after.
         with optimizer.averaged():
             barrier(self.world)
             yield
@@ -414,7 +414,7 @@ class Trainer:
         state.scores.append(score)
 
     def _scores(self) -> dict[str, float]:
-        """Empty without held-out text, or with nothing to predict there."""
+        """The held-out scores; empty without held-out text, or with nothing to predict in it."""
         return self.judge() if self.judge else self.evaluate() if self.dev else {}
 
     def evaluate(self) -> dict[str, float]:
@@ -436,7 +436,7 @@ class Trainer:
         return f"step {self.state.step}  held-out: {shown}"
 
     def _beats(self, score: float, best: float | None) -> bool:
-        """Whether a score is the best so far: the first one is, and NaN never again; any number beats NaN."""
+        """Whether a score is the best so far: the first one always is, a later NaN never; any number beats NaN."""
         if best is None:
             return True
         if math.isnan(best):
@@ -459,7 +459,7 @@ class Trainer:
         ``score``: evaluate too, for a run that continues from a model. The score is logged but never counts as the
         best: a run's model is one that it has trained.
         """
-        # Before the log exists: a run killed until then starts over.
+        # Before the log exists: a run killed before then starts over.
         scores = self._scores() if score else {}
         with contextlib.closing(Log(self.run / "log.jsonl" if self.world.leads else None)) as log:
             if scores and self.world.leads:
@@ -468,14 +468,14 @@ class Trainer:
             self._save(log)
 
     def _save(self, log: Log) -> None:
-        """Save a checkpoint of this moment, with all processes."""
+        """Save a checkpoint of the current state; all processes take part."""
         self.saver.complete()
         by_rank = gather_tensors(plain_carries(self.carries), self.world)
         optimizer = self.update.state()
         weights = self.update.weights(self.saved or self.objective)
         if self.world.leads:
             self.state.log_offset = log.sync()
-        # Replaced by a step, never changed, so it needs no copy.
+        # A step replaces the carry and never modifies it, so it needs no copy.
         carry = by_slot(by_rank)
         save = self.saver.save_shares if self.update.divided else self.saver.save_whole
         save(dataclasses.asdict(self.state), weights, optimizer, carry)
@@ -485,7 +485,7 @@ class Trainer:
         """Resume from the newest undamaged checkpoint.
 
         ``load_model(folder)``: the objective's state dict from a model folder. CheckpointError if no
-        checkpoint is whole, or if the run's identity differs: then nothing is changed.
+        checkpoint is undamaged, or if the run's identity differs: then nothing is changed.
         """
         if self.world.leads:
             recover_checkpoints(self.run / "checkpoints")

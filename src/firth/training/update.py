@@ -1,8 +1,8 @@
 """Update weights: sum gradients over all processes, clip them, and run the optimiser.
 
-A single process updates all weights; ``sharding`` has the updates under torchrun. Processes of one machine keep one
-copy of the weights in shared memory: each updates its share, with an optimiser over that share only. Together they do
-the work, and hold the state, of one.
+A single process updates all weights; ``sharding`` implements the updates under torchrun. Processes on one machine keep
+one copy of the weights in shared memory: each updates its share, with an optimiser over that share only. Together they
+do the work, and hold the state, of a single process.
 """
 
 from bisect import bisect_left
@@ -27,11 +27,11 @@ class Update(Protocol):
     """How a trainer turns gradients into new weights."""
 
     optimizer: torch.optim.Optimizer
-    # What computes a training step's losses from a batch and a carry.
+    # Computes a training step's losses from a batch and a carry.
     model: nn.Module
-    # Whether processes exchange data during forward or backward: then all must do equally many of both.
+    # Whether processes exchange data during forward or backward: then all must run the same number of each.
     exchanges: bool
-    # Whether ``state`` is that of this process's shares, for each process to write.
+    # Whether ``state`` covers only this process's shares, which each process then writes.
     divided: bool
 
     def part(self, *, last: bool) -> None:
@@ -53,10 +53,10 @@ class Update(Protocol):
         """Restore what ``state`` returned, for any number of processes; ValueError for invalid entries."""
 
     def weights(self, model: nn.Module) -> dict[str, Tensor]:
-        """The state dict of a model of this update, whole, at the leading process; all processes take part."""
+        """The full state dict of a model under this update, at the leading process; all processes take part."""
 
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-        """Load a whole state dict."""
+        """Load a full state dict."""
 
 
 def make_update(model: nn.Module, config: OptimConfig, scales: Mapping[str, float], world: World) -> Update:
@@ -74,7 +74,7 @@ def make_update(model: nn.Module, config: OptimConfig, scales: Mapping[str, floa
 
 
 class Undivided:
-    """What all updates share whose processes each have all weights at hand."""
+    """The common part of updates in which every process can access all weights."""
 
     exchanges = divided = False
 
@@ -234,9 +234,9 @@ def _aligned(n: int) -> int:
 
 
 def _shares(sizes: Mapping[str, int], costs: Mapping[str, float], n: int) -> tuple[list[int], list[int]]:
-    """The offset of each parameter, and the ends of ``n`` shares of equal cost (0 first).
+    """The offset of each parameter, and the bounds of ``n`` shares of equal cost (0 first).
 
-    ``costs``: per element, if not 1. Parameters named there are not split.
+    ``costs``: per element, where not 1. Parameters named there are not split.
     """
     places, ends, end = [], [0.0], 0
     for name, size in sizes.items():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 _Result = TypeVar("_Result")
 
-# A copy is made only if this many of it fit into free memory: the step that follows takes some too.
+# Copies are made only if this many times their size is free: the step that follows needs memory too.
 _ROOM = 2.0
 # The best model and a checkpoint of the same step may wait together.
 _WAITING = 2
@@ -51,7 +51,7 @@ class BackgroundWriter:
 
 
 def room_for_copies(tensors: Iterable[Tensor], free: float | None) -> bool:
-    """Whether copies of the tensors fit into so many free bytes of the host, with room to train; None: unknown."""
+    """Whether copies of the tensors fit into ``free`` bytes of host memory, with room to train; None: unknown."""
     return free is None or _ROOM * sum(t.numel() * t.element_size() for t in tensors) <= free
 
 

@@ -19,17 +19,17 @@ from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import WORDS
 from firth.vectors.folder import Table, VectorOptions, gather, lowered, open_source
 
-# Vectors of one make differ by how they were rounded, and by some words that were written in several ways.
+# Vectors from the same training differ in rounding, and for some words that have several spellings.
 _SAME_SHARE, _SAME_WITHIN = 0.95, 1e-3
 _AT_ONCE = 10_000  # rows
 
 
 def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
-    """Copy the vectors of the vocabulary's words into the table; returns how many there are, in words.
+    """Copy the vectors of the vocabulary's words into the table; returns a sentence that says how many there are.
 
-    Words without a vector, the unknown one and all other special ones are zeros (specification §1). A vocabulary in
-    lower case takes, for a word that the file has with capitals alone, the first of those. ``path``: a file of word
-    vectors, or a model folder. ConfigError if they are of another width, or of no word that the vocabulary has.
+    Words without a vector, the unknown word and all other special ones are zeros (specification §1). For a word that
+    the file has only with capitals, a lower-cased vocabulary uses the first such form. ``path``: a file of word
+    vectors, or a model folder. ConfigError if the vectors have another width, or cover no word of the vocabulary.
     """
     file = _of_width(encoder, path)
     if tokenizer.kind is not WORDS:
@@ -37,7 +37,7 @@ def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
             f"vectors={path!r} are of whole words, the corpus has tokens of the kind {tokenizer.kind.name}: prepare it "
             "with another vocabulary (firth vocab --kind words)"
         )
-    # Files of word2vec and fastText begin with a vector of </s>, which marks the end of a line there.
+    # Files of word2vec and fastText begin with a vector for </s>, which marks the end of a line there.
     place = {piece: i for i, piece in enumerate(tokenizer.pieces) if i not in tokenizer.special_ids}
     table, own, lent = encoder.words.data.zero_(), set[str](), set[str]()
     with Progress("word vectors", None, "words") as progress:
@@ -60,11 +60,11 @@ def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
 
 
 def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Findings]:
-    """The same encoder over all words that have a vector in ``path``, and what there is to say of it.
+    """Rebuild the encoder over all words that have a vector in ``path``; also return findings for the user.
 
-    What a layer makes of vectors does not depend on how many words there are. Vectors must be of the same make as those
-    that it learnt with. A decoder, which writes the old words, is left behind. ConfigError for a model without a fixed
-    table, and for vectors of another width or make.
+    What a layer computes from vectors does not depend on the number of words. The vectors must come from the same
+    training as those that the encoder learnt with. A decoder, which generates the old words, is dropped. ConfigError
+    for a model without a fixed table, and for vectors of another width or from another training.
     """
     encoder = loaded.objective.encoder
     if not isinstance(encoder, MtLstm) or not encoder.config.fixed_words:
@@ -97,10 +97,10 @@ def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Findings]:
 
 
 def _compare(rows: Tensor, tokenizer: Tokenizer, table: Table, path: str | Path) -> tuple[int, int]:
-    """How many words the model has a vector of in ``rows`` (V, H), and how many of them ``table`` lacks.
+    """Count the words for which the model has a vector in ``rows`` (V, H), and those of them that ``table`` lacks.
 
-    ConfigError where words of both have other vectors there: the encoder would read noise. A model without vectors, as
-    CoVe was released, can be compared with nothing.
+    ConfigError if shared words have different vectors there: the encoder would read noise. A model without vectors, as
+    CoVe was released, has nothing to compare.
     """
     old, pieces = rows.detach().float().numpy(), tokenizer.pieces
     places = {word: i for i, word in enumerate(table.words)}

@@ -1,7 +1,7 @@
-"""Word vectors of another tool, or just trained by one -> a model folder of the system ``vectors``.
+"""Convert word vectors of another tool, or vectors just trained by one, to a model folder of the system ``vectors``.
 
-Vectors go from the file to a temporary one beside ``out`` and from there, memory-mapped, into the folder: no more than
-one copy of the table is ever in memory.
+Vectors go from the file to a temporary one next to ``out`` and from there, memory-mapped, into the folder: at most one
+copy of the table is ever in memory.
 """
 
 import dataclasses
@@ -40,11 +40,11 @@ from firth.training.checkpoint import load_tensors
 
 WordSplitting = Literal["words", "blanks"]
 
-# Words of which the mean stands for the unknown ones, as in GloVe (specification of word vectors §2).
+# Number of words whose mean represents unknown words, as in GloVe (specification of word vectors §2).
 _RAREST = 100
-# Random vectors for unknown words, if nobody says how many.
+# Default number of random vectors for unknown words.
 _BUCKETS = 1000
-# A file in which fewer words than this have a capital letter is of lower-cased text.
+# A file in which a smaller share of words has a capital letter was made from lower-cased text.
 _CASED_SHARE = 1e-3
 _AT_ONCE = 1 << 16
 _SEED = 0
@@ -52,15 +52,15 @@ _SEED = 0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VectorOptions:
-    """What is taken of a file of word vectors, and what words outside of it get.
+    """What is taken from a file of word vectors, and the vectors of words outside it.
 
-    ``texts``: only words that occur there, ``min_count`` times or more. ``max_words``: only so many words, 0: all.
-    ``lowercase``: whether the model reads text in lower case; None: if the words are. ``split``: text is split at
-    punctuation too, or at blanks alone; None: as a model folder has it, a file's words at punctuation too.
-    ``unknown``: as in ``VectorsConfig``; None: that of a model folder, with its vectors; of a file n-grams where it has
-    them, else one vector. ``stand_in`` says which: the mean of the file's rarest words, the mean of all, or zeros;
-    None: its own ``<unk>`` if it has one, or else that of its rarest words. ``n_buckets``: for unknown="hashed"; None:
-    as many as a model folder has, or else 1000.
+    ``texts``: only words that occur there, ``min_count`` times or more. ``max_words``: only this many words, 0: all.
+    ``lowercase``: whether the model reads text in lower case; None: if the words are lower-cased. ``split``: text is
+    split at punctuation too, or only at white space; None: as in the model folder, or for a file at punctuation too.
+    ``unknown``: as in ``VectorsConfig``; None: that of the model folder, with its vectors, or for a file n-grams if it
+    has them, else one vector. ``stand_in`` is that vector: the mean of the file's rarest words, the mean of all, or
+    zeros; None: the file's own ``<unk>`` if it has one, else the mean of its rarest words. ``n_buckets``: for
+    unknown="hashed"; None: as many as the model folder has, or else 1000.
     """
 
     glove_vocab: Path | None = None
@@ -90,10 +90,11 @@ _PLAIN = VectorOptions()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VectorsReport:
-    """What a folder of word vectors was made of. ``left_out``: words of the file that were not wanted.
+    """What a folder of word vectors was made from. ``left_out``: words of the file that were not requested.
 
-    ``never_read``: words that no text is read as (capitals where text is lower-cased, blanks or marks inside where it
-    is split), and the first of them. ``bad_*`` and ``cut_*``: as the reader found the text to train on.
+    ``never_read``: words that the tokenizer can never produce (with capitals if text is lower-cased, with spaces or
+    marks if it is split there), and the first of them. ``bad_*`` and ``cut_*``: as the reader reported them for the
+    training text.
     """
 
     source: str
@@ -117,9 +118,9 @@ class VectorsReport:
 
 
 def convert_vectors(source: str | Path, out: str | Path, reading: VectorOptions = _PLAIN) -> VectorsReport:
-    """Read a file of word vectors and write the new model folder ``out``, whole or not at all.
+    """Read a file of word vectors and write the new model folder ``out``, completely or not at all.
 
-    ``source`` may also be a folder of this system: another is made of it, of fewer words or with another rule.
+    ``source`` may also be a folder of this system, to make another one with fewer words or another rule.
     """
     file, lowercase = open_source(source, reading.glove_vocab)
     reading = replace(reading, lowercase=lowercase) if reading.lowercase is None else reading
@@ -128,19 +129,19 @@ def convert_vectors(source: str | Path, out: str | Path, reading: VectorOptions 
 
 
 def open_source(path: str | Path, glove_vocab: Path | None = None) -> tuple[VectorFile, bool | None]:
-    """A file of word vectors, or a model folder as if it were one, and whether text is read in lower case if it says
-    so."""
+    """Open a file of word vectors, or a model folder as if it were one; also return whether text is read in lower case,
+    if known."""
     return _open_folder(Path(path)) if Path(path).is_dir() else (open_vectors(path, glove_vocab), None)
 
 
 def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
-    """A model folder as if it were a file of another tool, and whether it reads text in lower case."""
+    """Open a model folder as if it were a file of another tool; also return whether it reads text in lower case."""
     table = open_table(folder)
 
     def blocks() -> Iterator[VectorBlock]:
         for at in range(0, len(table.words), _AT_ONCE):
             rows = table.rows[at : at + _AT_ONCE].float().numpy()
-            # Special tokens have a vector or none: zeros stand for none, but of unknown words they may be the vector.
+            # Zeros mean that a special token has no vector; only for unknown words they may be the vector itself.
             own = [table.words[at + i] == WORDS.unk or rows[i].any() for i in range(len(rows))]
             keep = [i for i in range(len(rows)) if at + i >= table.n_special or own[i]]
             yield [table.words[at + i] for i in keep], rows[keep]
@@ -151,7 +152,7 @@ def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
 
 
 def _as_the_folder(reading: VectorOptions, path: Path) -> tuple[VectorOptions, Tensor | None]:
-    """What is not asked for is as the model folder has it; and its vectors of unknown words, where they stay."""
+    """Fill in options from the model folder; also return its vectors of unknown words if they are kept."""
     located = find_format(path)
     if located.format.key != "firth":
         return reading, None
@@ -168,9 +169,9 @@ def _as_the_folder(reading: VectorOptions, path: Path) -> tuple[VectorOptions, T
 
 
 def rule_of(reading: VectorOptions, source: str, *, ngrams: bool) -> Unknown:
-    """What words outside the vocabulary get; ConfigError for a rule that ``source`` has nothing for.
+    """Return the rule for words outside the vocabulary; ConfigError for a rule that ``source`` does not support.
 
-    ``ngrams``: whether it has vectors of them.
+    ``ngrams``: whether it has vectors of n-grams.
     """
     rule: Unknown = reading.unknown or ("ngrams" if ngrams else "one")
     if rule == "ngrams" and not ngrams:
@@ -190,10 +191,10 @@ def write_vectors(
     kept: Tensor | None = None,
     found: ReadReport | None = None,
 ) -> VectorsReport:
-    """Word vectors, wherever they come from, as the new model folder ``out``.
+    """Write word vectors from any source as the new model folder ``out``.
 
-    ``kept``: the vectors of unknown words, for the rule of ``reading``; None: they are made. ``found``: of the text
-    that they were trained on.
+    ``kept``: the vectors of unknown words, for the rule of ``reading``; None: they are computed. ``found``: the report
+    on the text that the vectors were trained on.
     """
     out = Path(out)
     check_new(out)
@@ -264,9 +265,9 @@ def _plain(reading: VectorOptions) -> dict[str, Any]:
 
 
 def _words_of(reading: VectorOptions) -> tuple[Counter[str] | None, ReadReport]:
-    """How often each word occurs in the texts, as the model will see them; None without texts. And what reading found.
+    """Count the words of the texts, as the model will see them (None without texts); also return the reader's report.
 
-    Where it is not known yet whether the model reads in lower case, each word counts both ways.
+    If it is not yet known whether the model reads text in lower case, each word counts in both forms.
     """
     if not reading.texts:
         return None, ReadReport()
@@ -294,7 +295,7 @@ class Table:
 
 
 def gather(file: VectorFile, rows: IO[bytes], reading: VectorOptions, wanted: Counter[str] | None) -> Table:
-    """Copy the vectors that are wanted to an open file."""
+    """Copy the requested vectors to an open file."""
     words, special = list(WORDS.specials), dict[str, np.ndarray]()
     rows.write(np.zeros((len(words), file.width), np.float32).tobytes())
     n_cased = n_seen = 0
@@ -327,12 +328,12 @@ def gather(file: VectorFile, rows: IO[bytes], reading: VectorOptions, wanted: Co
 
 
 def lowered(word: str) -> str:
-    """A word in lower case, as text is looked up."""
+    """Return a word in the lower-cased form in which text is looked up."""
     return normalize("NFC", word.lower())
 
 
 def _all_lowered(words: Sequence[str]) -> list[str]:
-    """Words in lower case, as text is looked up; one that is there so already, or came before, stays as it is."""
+    """Lower-case words as in lookups; a word whose lower-cased form is in the list already stays unchanged."""
     taken, found = set(words), list[str]()
     for word in words:
         low = lowered(word)
@@ -344,7 +345,7 @@ def _all_lowered(words: Sequence[str]) -> list[str]:
 def _finish(
     table: Table, file: VectorFile, unknown: Unknown, reading: VectorOptions, kept: Tensor | None
 ) -> tuple[VectorsConfig, dict[str, Tensor]]:
-    """The configuration, and the tensors of the objective; the table gets its vector of unknown words."""
+    """Build the configuration and the tensors of the objective; sets the table's vector of unknown words."""
     rows, n_special = table.rows, len(WORDS.specials)
     if reading.stand_in == "zero":
         rows[UNKNOWN] = 0.0
@@ -376,7 +377,7 @@ def _mean(rows: np.ndarray) -> np.ndarray:
 
 
 def _random(rows: np.ndarray, n: int) -> np.ndarray:
-    """``n`` vectors, each number from N(0, s²) with the deviation s of all numbers of ``rows``; always the same."""
+    """Sample ``n`` vectors from N(0, s²), s being the standard deviation of all numbers in ``rows``; deterministic."""
     squares = sum(
         float(np.square(rows[at : at + _AT_ONCE]).sum(dtype=np.float64)) for at in range(0, len(rows), _AT_ONCE)
     )
@@ -386,7 +387,7 @@ def _random(rows: np.ndarray, n: int) -> np.ndarray:
 
 
 def _of_shapes(words: Sequence[str], rows: np.ndarray) -> np.ndarray:
-    """The mean of the rarest words of each shape; the vector of unknown words for a shape that none has."""
+    """The mean of the rarest words of each shape; the vector of unknown words for a shape without words."""
     rarest = [deque[int](maxlen=_RAREST) for _ in SHAPES]
     n_special = len(WORDS.specials)
     for number, word in enumerate(words[n_special:], n_special):

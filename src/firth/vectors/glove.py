@@ -1,4 +1,4 @@
-"""Text -> word vectors by GloVe: co-occurrence counts, then weighted least squares by AdaGrad.
+"""Train GloVe word vectors from text: co-occurrence counts, then weighted least squares by AdaGrad.
 
 Source: Pennington, Socher and Manning 2014, equations 8 (the sum of squares) and 9 (its weights), §4.2 for the options.
 """
@@ -21,18 +21,18 @@ from firth.progress import Progress
 from firth.vectors.folder import VectorOptions, VectorsReport, rule_of, write_vectors
 from firth.vectors.train import write_words
 
-_AT_ONCE = 4096  # words of a block
-# Words of text whose pairs are counted together; the pairs of a window of 10 take about 320 bytes a word.
+_AT_ONCE = 4096  # words per block
+# Words of text whose pairs are counted together; with a window of 10 the pairs take about 320 bytes per word.
 _BLOCK = 1 << 19
-# Counts that one update takes together. More are hardly faster and learn less of each (docs/verbs/vectors.md).
+# Counts per update. More are hardly faster and learn less from each count (docs/verbs/vectors.md).
 _BATCH = 1 << 11
-# The released code cuts each gradient there.
+# The released code clips each gradient to this.
 _LONGEST = 100.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GloveTraining:
-    """How GloVe makes word vectors. Defaults: the paper's, §4.2."""
+    """Options for training GloVe word vectors. Defaults: the paper's, §4.2."""
 
     width: int = option(100, "numbers of a vector", COUNT)
     window: int = option(10, "words on either side; one at distance d counts 1/d", COUNT)
@@ -50,7 +50,7 @@ class GloveTraining:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often words stand near each other: word ``rows[n]`` near word ``columns[n]``, each pair once; symmetric."""
+    """Co-occurrence counts: word ``rows[n]`` near word ``columns[n]``, each pair once; symmetric."""
 
     rows: Int[np.ndarray, " N"]
     columns: Int[np.ndarray, " N"]
@@ -60,11 +60,12 @@ class Counts:
 def train_glove(
     texts: Sequence[str | Path], out: str | Path, training: GloveTraining, reading: VectorOptions
 ) -> VectorsReport:
-    """Learn word vectors from text by GloVe and write the new model folder ``out``.
+    """Train word vectors on text by GloVe and write the new model folder ``out``.
 
-    Memory holds the different pairs of words that meet, 16 bytes each. InputError where no word occurs often enough.
+    Memory holds the distinct pairs of words that co-occur, 16 bytes each. InputError if fewer than two words occur
+    often enough.
     """
-    rule_of(reading, "glove", ngrams=False)  # before training, not after it
+    rule_of(reading, "glove", ngrams=False)  # check before training, not after it
     split = reading.split or "words"
     reading = replace(reading, lowercase=training.lowercase, split=split)
     check_new(Path(out))
@@ -92,7 +93,7 @@ def train_glove(
 
 
 def _frequent(path: Path, min_count: int) -> list[str]:
-    """The words of a file of lines that occur often enough, the most frequent first."""
+    """The words of a text file that occur often enough, most frequent first."""
     counts = Counter[str]()
     with open(path, encoding="utf-8") as file:
         for line in file:
@@ -102,7 +103,7 @@ def _frequent(path: Path, min_count: int) -> list[str]:
 
 
 def count_pairs(path: Path, words: Sequence[str], window: int, n_words: int) -> Counts:
-    """The weighted counts of pairs within ``window`` words of a line, on both sides: 1/d at distance d.
+    """Count pairs of words of a line within ``window`` words, on both sides, weighted by 1/d at distance d.
 
     Words outside the vocabulary are left out first, as GloVe's own counter does.
     """
@@ -149,10 +150,10 @@ def pair_weights(counts: Float[Tensor, " N"], x_max: float, exponent: float) -> 
 
 
 def fit(counts: Counts, n_words: int, training: GloveTraining) -> Float[np.ndarray, "V H"]:
-    """The vectors that minimise Σ f(X_ij) (w_i · w̃_j + b_i + b̃_j − log X_ij)² (equation 8): w + w̃ of each word.
+    """Find the vectors that minimise Σ f(X_ij) (w_i · w̃_j + b_i + b̃_j − log X_ij)² (equation 8): w + w̃ of each word.
 
-    AdaGrad with sums of squares that begin at 1 and first vectors within ±0.5 / H, as the released code has them. An
-    update takes many counts at once: a word's gradient is their sum. Deterministic.
+    AdaGrad with sums of squares that start at 1 and initial vectors within ±0.5 / H, as in the released code. An
+    update uses many counts at once: a word's gradient is their sum. Deterministic.
     """
     generator = torch.Generator().manual_seed(training.seed)
     # One table: words, then contexts; the last number of each is its bias.
@@ -183,9 +184,9 @@ def _update(
     weights: Float[Tensor, " B"],
     training: GloveTraining,
 ) -> None:
-    """One step of AdaGrad on both sides of some counts, in place.
+    """Apply one step of AdaGrad to both sides of some counts, in place.
 
-    As in the released code each count adds the square of its gradient times the learning rate.
+    As in the released code, each count adds the square of its gradient times the learning rate.
     """
     left, right = table[rows], table[columns]
     misses = (left[:, :-1] * right[:, :-1]).sum(1) + left[:, -1] + right[:, -1] - logs
@@ -195,6 +196,6 @@ def _update(
     gradients = gradients.clamp_(-_LONGEST, _LONGEST) * training.learning_rate
     touched, places = torch.cat([rows, columns]).unique(return_inverse=True)
     nothing = table.new_zeros(len(touched), table.shape[1])
-    # Before the step: alone, each of several counts of a word would have made the next one smaller.
+    # Before the step: applied one by one, each of a word's counts would have made the step of the next one smaller.
     squares[touched] += nothing.index_add(0, places, gradients.square())
     table[touched] -= nothing.index_add(0, places, gradients) / squares[touched].sqrt()

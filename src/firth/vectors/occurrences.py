@@ -1,4 +1,4 @@
-"""Find the occurrences of words in a corpus that are nearest to a word in its sentence, by their vectors in context."""
+"""Find the occurrences of words in a corpus that are nearest to a word in its sentence, by contextual vectors."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from firth.text.words import folded_word
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """A word of a sentence, characters ``[start:end]`` of it, and the cosine of its vector with that asked for."""
+    """A word of a sentence, at characters ``[start:end]``, and the cosine of its vector with that of the query."""
 
     cosine: float
     word: str
@@ -27,7 +27,7 @@ class Occurrence:
 
 
 def sentences_of(reader: CorpusReader) -> Iterator[str]:
-    """The sentences of a corpus of plain text, in order."""
+    """Yield the sentences of a corpus of plain text, in order."""
     for document in reader:
         for paragraph in document.paragraphs:
             yield from split_sentences(paragraph)
@@ -43,11 +43,11 @@ def nearest_in_context(
     layer: int = -1,
     same_word: bool = False,
 ) -> list[Occurrence]:
-    """The occurrences in the sentences of ``corpus`` that are nearest by the cosine to ``word`` in ``sentence``.
+    """Find the occurrences in the sentences of ``corpus`` nearest by cosine similarity to ``word`` in ``sentence``.
 
-    A word's vector is the mean of its tokens' in one layer. ``same_word``: only occurrences of
-    the same word, but for case. ``sentence`` itself is left out of the corpus. Memory does not grow with the corpus.
-    InputError where the sentence lacks the word, or the corpus has no sentence.
+    A word's vector is the mean of its tokens' vectors in one layer. ``same_word``: only occurrences of
+    the same word, ignoring case. ``sentence`` itself is left out of the corpus. Memory does not grow with the corpus.
+    InputError if the sentence lacks the word, or the corpus has no sentence.
     """
 
     def word_vectors(found: TextVectors) -> np.ndarray:
@@ -67,7 +67,7 @@ def nearest_in_context(
             unit, cosine = found.words[i], float(cosines[i])
             if same_word and folded_word(unit.text) != spelled:
                 continue
-            # A tie is for the one that came first.
+            # Ties go to the earlier occurrence.
             n_met += 1
             item = (cosine, -n_met, Occurrence(cosine, unit.text, found.text, unit.start, unit.end))
             if len(best) < top_k:

@@ -1,7 +1,7 @@
 """Evaluate word vectors: analogies (Mikolov et al. 2013a, §4.1) and word similarity.
 
-``: capital-common-countries``, then ``Athens Greece Baghdad Iraq``, a question a line     questions-words.txt
-``love sex 6.77``, a pair a line, by blanks or tabs; lines that begin with # say something     wordsim353, SimLex-999
+``: capital-common-countries``, then ``Athens Greece Baghdad Iraq``, one question per line     questions-words.txt
+``love sex 6.77``, one pair per line, by spaces or tabs; lines that begin with # are comments     wordsim353, SimLex-999
 """
 
 import math
@@ -20,13 +20,13 @@ from firth.progress import Progress
 from firth.tasks.readers.files import read_lines
 
 _AT_ONCE = 256  # questions
-# Of Google's set: what a section of grammar is called; the others are of meaning.
+# Prefix of the grammatical sections in Google's set; the others are semantic.
 _GRAMMAR = "gram"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Questions of one kind: how many there are, and of how many all words are known; how many were right."""
+    """Questions of one kind: their number, how many have only known words, and how many were answered correctly."""
 
     name: str
     questions: int
@@ -35,20 +35,20 @@ class Section:
 
     @property
     def accuracy(self) -> float:
-        """Of the questions whose words are known; 0 where there are none."""
+        """Accuracy on the questions whose words are known; 0 if there are none."""
         return self.right / self.known if self.known else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class AnalogyQuestion:
-    """``a`` is to ``b`` as ``c`` is to ``d``, which is to be found."""
+    """``a`` is to ``b`` as ``c`` is to ``d``; the answer is ``d``."""
 
     section: str
     words: tuple[str, str, str, str]
 
 
 def read_questions(path: Path) -> list[AnalogyQuestion]:
-    """InputError names the first line that is neither a section nor four words."""
+    """Read analogy questions; InputError names the first line that is neither a section nor four words."""
     section, found = "", list[AnalogyQuestion]()
     for number, line in read_lines(path):
         fields = line.split()
@@ -67,11 +67,11 @@ def read_questions(path: Path) -> list[AnalogyQuestion]:
 def analogies(
     table: WordTable, questions: Sequence[AnalogyQuestion], *, fold: bool = False, first: int = 0
 ) -> list[Section]:
-    """Every section of the questions, those of meaning and of grammar together, and all.
+    """Score every section of the questions, the semantic and the grammatical ones together, and all of them.
 
-    The answer is the word nearest to b - a + c, each made of length 1, that is none of the three (3CosAdd). ``fold``:
-    small and capital letters are the same, and of words that differ in them alone the most frequent one is meant.
-    ``first``: only so many words, the most frequent ones, are known; 0: all.
+    The answer is the word nearest to b - a + c, each normalised to length 1, other than these three (3CosAdd).
+    ``fold``: ignore case; of words that differ only in case, the most frequent one is used. ``first``: only this many
+    words, the most frequent ones, are known; 0: all.
     Source: word2vec compute-accuracy.c, which folds and knows 30,000; questions with unknown words are not counted.
     """
     groups = table.folded(first) if fold else _each(table, first)
@@ -115,7 +115,7 @@ def _key(word: str, table: WordTable, fold: bool) -> str:
 
 
 def _totals(sections: Sequence[Section]) -> Iterator[Section]:
-    """Meaning and grammar, where the sections are of Google's set; and all."""
+    """Yield the totals over semantic and over grammatical sections, if they are Google's, and over all."""
     grammar = [section for section in sections if section.name.startswith(_GRAMMAR)]
     parts = {"meaning": [s for s in sections if s not in grammar], "grammar": grammar} if grammar else {}
     for name, some in (parts | {"total": list(sections)}).items():
@@ -125,7 +125,7 @@ def _totals(sections: Sequence[Section]) -> Iterator[Section]:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two words, and how alike people find them."""
+    """Two words, and how similar people judge them to be."""
 
     a: str
     b: str
@@ -134,8 +134,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """How well cosines follow what people say: ``spearman`` over the pairs that have vectors. ``made``: of these
-    pairs, those with a word outside the vocabulary, whose vector its n-grams give."""
+    """How well cosines agree with human scores: ``spearman`` over the pairs that have vectors. ``made``: of these
+    pairs, those with a word outside the vocabulary, whose vector comes from its n-grams."""
 
     name: str
     pairs: int
@@ -146,7 +146,7 @@ class Likeness:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """InputError names the first line that is not two words and a finite number."""
+    """Read pairs with scores; InputError names the first line that is not two words and a finite number."""
     found = []
     for number, line in read_lines(path):
         if line.startswith("#") or not line.strip():
@@ -166,9 +166,9 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def similarity(table: WordTable, name: str, pairs: Sequence[Pair], *, fold: bool = False) -> Likeness:
-    """The correlation of cosines with the scores of pairs; ``fold`` as in ``analogies``.
+    """Correlate cosines with the scores of pairs; ``fold`` as in ``analogies``.
 
-    InputError where fewer than two pairs have vectors.
+    InputError if fewer than two pairs have vectors.
     """
     groups = table.folded() if fold else {}
     gold, cosines, made = list[float](), list[float](), 0

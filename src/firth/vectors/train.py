@@ -1,4 +1,4 @@
-"""Text -> word vectors, by gensim -> a model folder of the system ``vectors``."""
+"""Train word vectors on text with gensim, and write a model folder of the system ``vectors``."""
 
 import dataclasses
 import socket
@@ -20,15 +20,15 @@ from firth.text.words import build_blank_splitter, build_normalizer, build_pre_t
 from firth.vectors.folder import VectorOptions, VectorsReport, WordSplitting, rule_of, write_vectors
 from firth.workers import WORKERS_EACH, check_processors, cpu_count
 
-_AT_ONCE = 4096  # words of a block
-# Of NumPy's generators.
+_AT_ONCE = 4096  # words per block
+# Bounds of seeds of NumPy's generators.
 _SEED = Bounds("0 or more and less than 2^32", lambda x: 0 <= x < 1 << 32)
 _OF_NGRAMS = ("n_buckets", "shortest_ngram", "longest_ngram")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VectorTraining:
-    """How word vectors are made. Defaults: word2vec.c's, and fastText's where it differs."""
+    """Options for training word vectors. Defaults: word2vec.c's, and fastText's where it differs."""
 
     kind: Literal["word2vec", "fasttext"] = option("word2vec", "fasttext: with n-grams of characters")
     algorithm: Literal["skip-gram", "cbow"] = option("skip-gram", "a word predicts those around it, or the reverse")
@@ -64,11 +64,11 @@ class VectorTraining:
 def train_vectors(
     texts: Sequence[str | Path], out: str | Path, training: VectorTraining, reading: VectorOptions
 ) -> VectorsReport:
-    """Learn word vectors from text and write the new model folder ``out``. ConfigError without gensim.
+    """Train word vectors on text and write the new model folder ``out``. ConfigError without gensim.
 
-    ``reading``: what words outside the vocabulary get; its ``lowercase`` is that of ``training``.
+    ``reading``: the vectors of words outside the vocabulary; its ``lowercase`` is replaced by that of ``training``.
     """
-    rule_of(reading, training.kind, ngrams=training.kind == "fasttext")  # before an hour of training, not after it
+    rule_of(reading, training.kind, ngrams=training.kind == "fasttext")  # check before training, not after it
     gensim = _gensim()
     split = reading.split or "words"
     reading = replace(reading, lowercase=training.lowercase, split=split)
@@ -84,10 +84,10 @@ def train_vectors(
 
 
 def _gensim() -> Any:
-    """The package ``gensim.models``, imported without a socket.
+    """Import the package ``gensim.models`` without opening a socket.
 
-    Its reader of addresses imports urllib3 where that is installed, which binds a socket to find out whether there is
-    IPv6. It is told no meanwhile, and afterwards that there may be.
+    gensim's URL reader imports urllib3 if it is installed, which binds a socket to test for IPv6. During the import it
+    is told that there is no IPv6; afterwards its setting is restored.
     """
     found, asked = socket.has_ipv6, "urllib3.util.connection" in sys.modules
     socket.has_ipv6 = False
@@ -105,9 +105,9 @@ def _gensim() -> Any:
 def write_words(
     texts: Sequence[str | Path], lowercase: bool, split: WordSplitting, file: Any
 ) -> tuple[int, ReadReport]:
-    """A line for each paragraph, its words between blanks, as a model will see them.
+    """Write one line per paragraph, its words separated by spaces, as a model will see them.
 
-    Returns their number, and what was found in the text.
+    Returns the number of words, and the reader's report on the text.
     """
     normalizer = build_normalizer(lowercase=lowercase, keep_accents=lowercase, google=False)
     splitter, n_words = build_pre_tokenizer() if split == "words" else build_blank_splitter(), 0
@@ -123,7 +123,7 @@ def write_words(
 
 
 def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> Any:
-    """gensim's vectors by word."""
+    """Train with gensim; returns its vectors by word."""
     from gensim.models.callbacks import CallbackAny2Vec
     from gensim.models.word2vec import LineSentence
 
@@ -143,7 +143,7 @@ def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> 
     }
     if fast:
         options |= {"bucket": training.n_buckets, "min_n": training.shortest_ngram, "max_n": training.longest_ngram}
-        # fastText's noise (specification §3); word2vec.c's is gensim's own.
+        # fastText's noise distribution (specification §3); word2vec.c's is gensim's default.
         options["ns_exponent"] = 0.5
     model = (gensim.FastText if fast else gensim.Word2Vec)(**options)
     model.build_vocab(LineSentence(str(words)))
@@ -165,7 +165,7 @@ def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> 
 
 
 def _as_file(vectors: Any, training: VectorTraining) -> VectorFile:
-    """gensim's vectors as if they came from a file."""
+    """Present gensim's vectors as if they came from a file."""
     rows = np.asarray(vectors.vectors, np.float32)
 
     def blocks() -> Iterator[VectorBlock]:

@@ -1,4 +1,4 @@
-"""Which column of a table is the text and which the label, where nobody says so: by what stands in them."""
+"""Guess which columns of a table hold the text and the label from their values, where they are not named."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,21 +9,21 @@ from firth.errors import InputError
 from firth.tasks.readers.files import Problems, is_filled, read_csv, read_tsv
 from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR, Columns, known_parts
 
-# Rows that are read to decide, and fewer than which decide nothing.
+# Rows that are read to decide, and the fewest that decide anything.
 _ROWS, _FEWEST = 1000, 4
-# A column whose values are so many words on average is text.
+# A column whose values have at least this many words on average is text.
 _TEXT_WORDS = 3.0
-# The name of a column has at most so many.
+# The name of a column has at most this many.
 _NAME_WORDS = 2
-# So many rows may be malformed: reading the file then names them.
+# At most this share of the rows may be malformed: reading the file then reports them.
 _MOST_MALFORMED = 0.1
-# Labels come again: of so many rows at most this share are different ones.
+# Labels repeat: there are at most this many different ones per row.
 _MOST_LABELS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnGuess:
-    """Columns as ``--columns`` has them, the number of the one with texts, why these, and whether line 1 names them."""
+    """Columns in the form of ``--columns``, the text column's number, the reason, and whether line 1 is a header."""
 
     columns: str
     text: int
@@ -42,12 +42,12 @@ class _Column:
 
     @property
     def words(self) -> float:
-        """Words of a value, on average."""
+        """Average number of words of a value."""
         return sum(len(value.split()) for value in self.values) / len(self.values)
 
     @property
     def characters(self) -> float:
-        """Characters of a value, on average."""
+        """Average number of characters of a value."""
         return sum(map(len, self.values)) / len(self.values)
 
     @property
@@ -56,7 +56,7 @@ class _Column:
 
     @property
     def n_labels(self) -> int:
-        """Distinct labels, where several of a row are joined."""
+        """Number of distinct labels, after splitting those that a row joins."""
         return len({label for value in self.values for label in value.split(MULTILABEL_SEPARATOR)})
 
 
@@ -71,10 +71,10 @@ def _is_number(value: str) -> bool:
 def guess_columns(
     path: Path, form: str, kind: str, *, header: bool | None = None, labelled: bool = True
 ) -> ColumnGuess | None:
-    """The columns of a table of texts without known names, by its first rows; None where they do not tell.
+    """Guess the columns of a table of texts without known names from its first rows; None if they do not decide.
 
-    ``kind``: classify, multilabel or regress. ``form``: tsv or csv. ``header``: None where the lines show it.
-    Labels are short and come again, texts are the longest; two columns that may be text are not told apart, and neither
+    ``kind``: classify, multilabel or regress. ``form``: tsv or csv. ``header``: None to detect it from the lines.
+    Labels are short and repeat, texts are the longest; two columns that may be text are not told apart, and neither
     are two that may be labels.
     """
     read = list(itertools.islice(_fields(path, form), _ROWS))
@@ -112,7 +112,7 @@ def guess_columns(
 
 
 def names_other_texts(path: Path, form: str, columns: Columns) -> bool:
-    """Whether the first line has a known name of a text, or of a second one, where ``columns`` by number have none."""
+    """Whether the first line names a text, or a second one, in another column than ``columns`` give by number."""
     title = [name.strip().lower() for name in next(_fields(path, form), [])]
     for part, chosen in (("text", columns.text), ("second", columns.second)):
         places = [number for number, name in enumerate(title) if name in KNOWN_NAMES[part]]
@@ -128,7 +128,7 @@ def names_columns(path: Path, form: str) -> bool:
 
 
 def fits(path: Path, form: str, columns: Mapping[str, int | str], *, labelled: bool = True) -> bool:
-    """Whether a table has the columns: so many, or a header that names them."""
+    """Whether a table has the columns: enough of them, or a header that names them."""
     first = next(_fields(path, form), [])
     wanted = [column for part, column in columns.items() if labelled or part != "label"]
     names = [name.strip() for name in first]
@@ -136,9 +136,9 @@ def fits(path: Path, form: str, columns: Mapping[str, int | str], *, labelled: b
 
 
 def first_is_header(path: Path, form: str, kind: str, columns: Columns, labels: Collection[str]) -> bool | None:
-    """Whether line 1 of a table names the columns, as its labels tell; None if they do not.
+    """Whether line 1 of a table names the columns, judged by its labels; None if they do not decide.
 
-    It does where its label is none that the model knows, those of the lines below are, and its text may be a name.
+    It does if the model does not know its label, knows those of the lines below, and its text may be a name.
     ``columns``: by number; ``labels``: those of the model, none for ``kind`` regress, whose values are numbers.
     """
     rows = list(itertools.islice(_fields(path, form), _ROWS))
@@ -167,10 +167,10 @@ def _fields(path: Path, form: str) -> Iterator[list[str]]:
 
 
 def _label_column(columns: Sequence[_Column], kind: str) -> _Column | None:
-    """The one column that may be labels; None if there is none, or more than one that may be as well."""
+    """The one column that may hold the labels; None if there is none, or more than one."""
     if kind == "regress":
         found = [column for column in columns if column.is_numbers and column.n_distinct > 1]
-        # Numbers that count the rows are names of them.
+        # Numbers that count the rows are ids.
         found = [column for column in found if column.values != [str(n) for n in _counting(column.values)]]
         return found[0] if len(found) == 1 else None
     longest = max(columns, key=lambda column: column.characters)
@@ -190,7 +190,7 @@ def _counting(values: Sequence[str]) -> Iterator[int]:
 
 
 def _is_unlabelled_header(first: Sequence[str], text: _Column, columns: Sequence[_Column]) -> bool | None:
-    """The same of a table without labels, by a column of numbers; None where nothing tells a name from a text."""
+    """``_is_header`` for a table without labels, by a column of numbers; None if nothing tells a name from a text."""
     name = first[text.number].strip()
     if not _may_be_name(name) or name in text.values or text.words < _TEXT_WORDS:
         return False
@@ -199,7 +199,7 @@ def _is_unlabelled_header(first: Sequence[str], text: _Column, columns: Sequence
 
 
 def _is_header(first: Sequence[str], text: _Column, label: _Column, kind: str) -> bool:
-    """Whether the first line names the columns: what stands in it is no label of the others, and no text."""
+    """Whether the first line names the columns: it has neither a label of the other lines nor a text."""
     name = first[text.number].strip()
     if not _may_be_name(name) or name in text.values:
         return False
@@ -212,7 +212,7 @@ def _is_header(first: Sequence[str], text: _Column, label: _Column, kind: str) -
 
 
 def check_not_swapped(texts: Sequence[str], labels: Sequence[str], columns: str, where: str) -> None:
-    """InputError where texts and labels of a classification have been given the wrong way round, or labels are ids."""
+    """Raise InputError if texts and labels of a classification are swapped, or labels are ids."""
     n = len(texts)
     if n < _FEWEST:
         return

@@ -1,4 +1,4 @@
-"""Reader of claims to be checked against evidence: JSON lines ``{"claim", "evidence", "label"}``."""
+"""Read claims to check against evidence: JSON lines ``{"claim", "evidence", "label"}``."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,15 +8,15 @@ from firth.errors import InputError
 from firth.tasks.readers.files import Problems, check_records, kind_of, make_each, name_of, read_jsonl, text_field
 from firth.text.records import Text
 
-# FEVER's (Thorne et al. 2018).
+# The labels of FEVER (Thorne et al. 2018).
 VERDICTS = ("SUPPORTS", "REFUTES", "NOT ENOUGH INFO")
 
 
 def read_facts(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Text]:
-    """Pairs of claim and evidence, and the verdict of one on the other.
+    """Read pairs of claim and evidence, and the verdict of the evidence on the claim.
 
     ``evidence``: a text, a list of texts (read one after the other), or empty for a claim without any. ``id`` is kept.
-    Other fields are passed over. Rows of a test file may lack the label.
+    Other fields are ignored. Rows of a test file may lack the label.
     """
 
     def make(item: tuple[int, dict[str, Any]]) -> Text:

@@ -24,10 +24,10 @@ Made = TypeVar("Made")
 R = TypeVar("R", bound=Record)
 
 KEPT_MESSAGES = 20
-# Bytes of a line, and characters of a CSV field: the longest books have a quarter of it. Of a whole JSON document.
+# Most bytes of a line, and characters of a CSV field: four times the longest books. Most of a whole JSON document.
 _LONGEST, _LONGEST_DOCUMENT = 2**24, 2**30
 _QUOTED = re.compile('"[^"]*(?:"|$)')
-# What gzip, xz and zip files begin with.
+# The first bytes of gzip, xz and zip files.
 _PACKED_MARKS = (b"\x1f\x8b", b"\xfd7zXZ", b"PK\x03\x04")
 _OTHER_PACKED = (".bz2", ".zst", ".zip", ".7z", ".tar", ".parquet", ".xlsx")
 
@@ -115,12 +115,12 @@ def read_lines(
 
 
 def no_such_file(path: Path) -> InputError:
-    """The error for a file that is not there, with the nearest name in its folder."""
+    """The error for a missing file, with the nearest name in its folder."""
     return InputError(f"{path}: no such file; {nearest(path) or 'check the path'}")
 
 
 def check_file(path: Path) -> None:
-    """InputError for a file of examples that is not there, or where a folder stands in its place."""
+    """Raise InputError if a file of examples is missing, or is a folder."""
     if not path.exists():
         raise no_such_file(path)
     if not path.is_dir():
@@ -170,8 +170,8 @@ def is_filled(line: tuple[int, list[str]]) -> bool:
 def csv_rows(path: Path, lines: Iterator[str], problems: Problems | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield (first line number, fields) by RFC 4180: a quoted field may hold commas, quotes and newlines.
 
-    ``lines``: those of the file, without their ends. Where the first has no comma but semicolons or tabs, as
-    spreadsheets write in many countries, these separate the fields, which ``problems`` is told.
+    ``lines``: those of the file, without their ends. If the first has no comma but semicolons or tabs, as spreadsheets
+    write in many countries, these separate the fields, and ``problems`` gets a note.
     """
     csv.field_size_limit(_LONGEST)
     first = next(lines, "")
@@ -205,7 +205,7 @@ def read_jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, 
 
 
 def json_object(line: str, where: str) -> dict[str, Any]:
-    """The JSON object of a line."""
+    """Parse the JSON object of a line."""
     try:
         value = _json_of(line)
     except (ValueError, RecursionError) as error:
@@ -227,7 +227,7 @@ def read_json_document(path: Path) -> Any:
 
 def _json_of(text: str) -> Any:
     value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
-    if "\\u" in text:  # what is escaped may be no character, which no file of answers could hold
+    if "\\u" in text:  # an escape may be a lone surrogate, which no file of answers could hold
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
@@ -245,7 +245,7 @@ def _no_number(name: str) -> Any:
 
 
 class _StrictError(ValueError):
-    """What Python reads and RFC 8259 does not have."""
+    """JSON that Python reads but RFC 8259 does not allow."""
 
 
 def _why(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Read single published data sets whose files are of no general form, or of several."""
+"""Read individual published data sets whose files have a format of their own, or one of several."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 
 
 def read_entities(read: Callable[[Path, Problems], Iterable[Tagged]], path: Path, problems: Problems) -> list[Tagged]:
-    """Tags in BIO, whatever scheme the file has. ``read``: the reader of the file."""
+    """Read tags as BIO, whatever scheme the file has. ``read``: the reader of the file."""
     return in_bio(read(path, problems), problems)
 
 
@@ -50,5 +50,5 @@ def read_ag_news(path: Path, problems: Problems) -> Iterator[Text]:
 
 
 def read_published_arc(path: Path, problems: Problems) -> Iterator[Choice]:
-    """ARC as published (JSON lines), or as its copies in CSV."""
+    """Read ARC as published (JSON lines), or its copies in CSV."""
     return (read_arc_csv if bare_suffix(path) == ".csv" else read_arc)(path, problems)

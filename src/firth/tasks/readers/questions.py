@@ -37,7 +37,7 @@ def read_squad(
     """Read the questions of a file; the article is the group.
 
     A question has no answer if ``is_impossible`` says so, or, in files without it, if its list of answers
-    is empty; with ``unanswerable`` False that is an error. Not ``labelled``: answers are ignored.
+    is empty; with ``unanswerable`` False that is an error. Unless ``labelled``, answers are ignored.
     """
     document = read_json_document(path)
     if not isinstance(document, dict):

@@ -29,9 +29,9 @@ from firth.text.records import Tagged
 
 DOCUMENT_START = "-DOCSTART-"
 _LETTERS_OR_SIGN = re.compile(r"\w+|[^\w\s]")
-# A NBSP or an ideographic space belongs to its word.
+# A no-break space or an ideographic space belongs to its word.
 _BLANKS = re.compile("[ \t]+")
-# What tools write before a sentence, whatever the number of columns.
+# Comments that tools write before a sentence, whatever the number of columns.
 _COMMENTS = ("# id ", "# sent_id", "# text", "# newdoc")
 _KLUE_HEADER = "##"
 
@@ -57,16 +57,16 @@ def in_bio(records: Iterable[Tagged], problems: Problems) -> list[Tagged]:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Split a raw text into words, for training and prediction alike: runs of letters and digits, and each other sign.
+    """Split a raw text into words, for training and prediction alike: runs of letters and digits, other signs singly.
 
-    A combining mark (of Devanagari, Thai, vocalised Arabic, decomposed accents) belongs to what it stands on.
+    A combining mark (of Devanagari, Thai, vocalised Arabic, decomposed accents) belongs to the character before it.
     """
     spans = list[tuple[int, int]]()
     for match in _LETTERS_OR_SIGN.finditer(text):
         start, end = match.span()
         if spans and spans[-1][1] == start:
             is_mark = category(text[start]).startswith("M")
-            # Letters directly behind a word of letters: a mark has come between.
+            # Letters directly after a word of letters: a mark came between.
             if is_mark or (_is_letter(text[start]) and _is_letter(text[spans[-1][0]])):
                 start = spans.pop()[0]
         spans.append((start, end))
@@ -74,7 +74,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 def _is_letter(character: str) -> bool:
-    """Whether the pattern above takes a character for a letter or digit."""
+    """Whether the pattern above matches a character as a letter or digit."""
     return character.isalnum() or character == "_"
 
 
@@ -110,7 +110,7 @@ def read_conll(
 ) -> Iterator[Tagged]:
     """Read CoNLL: one word per line, a blank line after each sentence; tab-separated if the first line has a tab.
 
-    Otherwise blanks and tabs separate. ``word`` and ``tag`` are column numbers from 0, or from -1 at the end. A
+    Otherwise blanks and tabs separate columns. ``word`` and ``tag`` are column numbers from 0, or from -1 at the end. A
     ``-DOCSTART-`` line starts a document. A comment precedes the first word of a sentence and starts with "# ".
     """
     places = (word, tag if labelled else word)
@@ -159,7 +159,7 @@ def _split(line: str, by_tab: bool) -> list[str]:
 def _is_comment(line: str, width: int, by_tab: bool) -> bool:
     """Whether a line is a comment: not the word "#", which has the usual columns and no "name = value".
 
-    Where blanks separate columns, a tab is of a comment, such as MultiCoNER's id and domain.
+    Where blanks separate columns, a tab marks a comment, such as MultiCoNER's id and domain.
     """
     if not line.startswith("# "):
         return False
@@ -351,15 +351,15 @@ def _entities(row: dict[str, Any], text: str, where: str) -> list[tuple[int, int
 
 
 def is_klue_ner(path: Path) -> bool:
-    """Whether a file begins as those of KLUE-NER do; the suffix does not tell them from CoNLL."""
+    """Whether a file begins like those of KLUE-NER; the suffix does not distinguish them from CoNLL."""
     return next((line.startswith(f"{_KLUE_HEADER} ") for _, line in read_lines(path)), False)
 
 
 def read_klue_ner(path: Path, problems: Problems, *, labelled: bool = True) -> Iterator[Tagged]:
     """Read KLUE-NER: ``## id<TAB>annotated text``, then one line of character and tag for each character.
 
-    Spans are the non-space characters, as in the official scores (KLUE-baseline klue_ner.py). Differs: where a B- is on
-    a space (two sentences of the published file) the character behind it takes the B-.
+    Spans are the non-space characters, as in the official scores (KLUE-baseline klue_ner.py). Differs: if a B- is on a
+    space (two sentences of the published file), the character after it takes the B-.
     """
 
     def make(block: _Block) -> Tagged:
@@ -388,7 +388,7 @@ def _klue_sentence(path: Path, block: _Block, labelled: bool) -> Tagged:
     text, spans, tags, held = "", list[tuple[int, int]](), list[str](), ""
     for number, line in block.lines:
         where = f"{path}:{number}"
-        columns = normalize("NFC", line).split("\t")  # of macOS, syllables are several characters
+        columns = normalize("NFC", line).split("\t")  # macOS writes a syllable as several characters
         if len(columns) != 1 + labelled and len(columns) != 2:
             raise InputError(f"{where}: found {columns_text(len(columns))}, expected a character, a tab and its tag")
         if len(columns[0]) != 1:

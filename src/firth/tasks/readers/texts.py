@@ -47,7 +47,7 @@ MULTILABEL_SEPARATOR = "|"
 # Rows that show whether the first line names the columns.
 _ROWS_AHEAD = 200
 NO_GOLD_LABEL = "-"
-# Squares of larger scores have no float32.
+# Sums of squares of larger scores overflow float32.
 _LARGEST_SCORE = 1e15
 _SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 _FORMS: dict[str, Form] = {
@@ -63,8 +63,8 @@ _FORMS: dict[str, Form] = {
 class Columns:
     """The column of each part of an example: its number from 0, its name in the header, or a JSON key.
 
-    A dotted key that no object has itself reads a nested object: ``labels.label``. If no column is given, all are
-    detected by ``KNOWN_NAMES``; otherwise parts that are None are not read.
+    A dotted key that the object lacks reads a nested object: ``labels.label``. If no column is given, all are detected
+    by ``KNOWN_NAMES``; otherwise parts that are None are not read.
     """
 
     text: Column | None = None
@@ -131,7 +131,7 @@ class _Row:
 def read_texts(
     path: Path, problems: Problems, layout: TextFormat | None = None, *, labelled: bool = True
 ) -> Iterator[Text]:
-    """Read the examples of a file. Not ``labelled``: labels are ignored."""
+    """Read the examples of a file. Unless ``labelled``, labels are ignored."""
     layout = layout or TextFormat()
     form = layout.form or _form_of(path)
     if form in ("jsonl", "json"):
@@ -146,7 +146,7 @@ def read_texts(
 
 
 def _alike(records: Iterator[Text], problems: Problems) -> Iterator[Text]:
-    """The records; one with a second text where the first has none, or without one where it has, is an error."""
+    """Yield the records; a pair where the first record is a single text, or the reverse, is an error."""
     first = None
     for record in records:
         first = first or record
@@ -201,7 +201,7 @@ def _record(row: _Row, layout: TextFormat, labelled: bool) -> Text:
 
 
 def _text(value: Any, what: str, where: str, labelled: bool) -> str:
-    """An empty text teaches nothing, but gets an answer as any other."""
+    """Check a text: an empty one is an error if ``labelled`` (it teaches nothing), else predicted like any other."""
     if not isinstance(value, str):
         raise InputError(f"{where}: found {kind_of(value)} as {what}, expected text")
     if labelled and not value.strip():
@@ -238,7 +238,7 @@ def _one_label(value: Any, layout: TextFormat, where: str) -> str:
 
 
 def composed(label: str) -> str:
-    """A label as texts are, composed (NFC), without white space around it: labels that look alike are one."""
+    """Normalise a label like texts: composed (NFC), without surrounding white space; labels that look alike are one."""
     return unicodedata.normalize("NFC", label.strip())
 
 
@@ -312,9 +312,9 @@ def _has_header(names: list[str], rows: list[list[str]], layout: TextFormat) -> 
 
 
 def known_parts(first: Sequence[str], rows: Sequence[Sequence[str]]) -> set[str]:
-    """The parts that the first line of a table names; a name that comes again below it is a value, such as a label.
+    """The parts that the first line of a table names; a name that occurs again below it is a value, such as a label.
 
-    But for the whole line once more, as where files were put together with their headers.
+    Repetitions of the whole line do not count, as in files that were concatenated with their headers.
     """
     if len(first) > 1:
         rows = [row for row in rows if list(row) != list(first)]

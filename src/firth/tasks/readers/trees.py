@@ -1,4 +1,4 @@
-"""Reader of the Stanford Sentiment Treebank's trees: ``(3 (2 It) (4 (2 's) (4 good)))``, a sentence a line."""
+"""Read the Stanford Sentiment Treebank's trees: ``(3 (2 It) (4 (2 's) (4 good)))``, one sentence per line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,17 +7,17 @@ from firth.errors import InputError
 from firth.tasks.readers.files import Problems, check_records, make_each, read_lines
 from firth.text.records import Text
 
-# From very negative to very positive; as the trees have them.
+# From very negative to very positive, as the trees write them.
 SENTIMENTS = ("0", "1", "2", "3", "4")
-# What the trees write for characters that would read as their own.
+# How the trees write brackets of the text, since brackets are their own syntax.
 _WRITTEN = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 
 
 def read_sentiment_trees(path: Path, problems: Problems) -> Iterator[Text]:
-    """The whole sentences with the label of their root (Socher et al. 2013); phrases inside are left out.
+    """Read the whole sentences with the label of their root (Socher et al. 2013); phrases inside are left out.
 
-    Words are joined by blanks, with brackets as brackets; ``\\/`` and ``\\*`` lose their stroke. The first line that is
-    no such tree is an error.
+    Words are joined by blanks, with brackets as brackets; ``\\/`` and ``\\*`` lose their backslash. The first line that
+    is not such a tree is an error.
     """
 
     def make(item: tuple[int, str]) -> Text:
@@ -31,7 +31,7 @@ def read_sentiment_trees(path: Path, problems: Problems) -> Iterator[Text]:
 
 
 def parse_tree(line: str, where: str) -> tuple[str, list[str]]:
-    """The label of a tree's root, and its words in order; InputError names what is no tree."""
+    """The label of a tree's root, and its words in order; InputError names a line that is not a tree."""
     tokens = line.replace("(", " ( ").replace(")", " ) ").split()
     words, depth, expects_label = list[str](), 0, False
     for place, token in enumerate(tokens):
