@@ -343,7 +343,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
     [
         ({"hidden_size": 10**12}, "at most 1,000,000"),
         ({"num_hidden_layers": 99999999999}, "at most 1,000"),
-        ({"hidden_size": 100_000, "num_attention_heads": 1}, r"config\.json speaks of [\d,]+ numbers"),
+        ({"hidden_size": 100_000, "num_attention_heads": 1}, r"config\.json implies [\d,]+ numbers"),
         ({"vocab_size": 2_000_000_000}, "vocab_size|tokens"),
     ],
 )

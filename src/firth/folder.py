@@ -320,7 +320,7 @@ def _check_size(folder: Path, make: Callable[[], torch.nn.Module]) -> None:
     # A number takes at least a byte, and a tensor with two names is stored once.
     if weights.is_file() and n_parameters > _SHARED * weights.stat().st_size:
         raise CheckpointError(
-            f"{folder / 'config.json'} speaks of {n_parameters:,} numbers, but {WEIGHTS} has "
+            f"{folder / 'config.json'} implies {n_parameters:,} numbers, but {WEIGHTS} has "
             f"{weights.stat().st_size:,} bytes: they are not of one model"
         )
     free = free_memory(torch.device("cpu"))

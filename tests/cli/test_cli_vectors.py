@@ -21,7 +21,7 @@ def model(firth, tmp_path: Path) -> Path:
     assert result.code == 0
     assert "4 words, 3 dimensions" in result.out
     assert "one of 12 vectors, by its shape" in result.out
-    assert "warning: 1 word stood there again" in result.out
+    assert "warning: 1 word occurred twice" in result.out
     assert f"next: firth vectors nearest {tmp_path / 'm'} WORD" in result.out
     return tmp_path / "m"
 

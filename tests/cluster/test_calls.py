@@ -60,7 +60,7 @@ def test_a_stop_lets_cells_save(tmp_path: Path, on: str) -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     cells = [StudyCell("cell", node_work.stopped, {"started": str(begun)})]
-    with pytest.raises(KeyboardInterrupt, match="the same command goes on from there"):
+    with pytest.raises(KeyboardInterrupt, match="the same command resumes from there"):
         run_cells(cells, tmp_path / "out", 0, lambda _: None, on)
     thread.join()
     assert (tmp_path / "out/cell/saved").exists()

@@ -139,7 +139,7 @@ def test_reloading_swaps_a_model_and_keeps_the_old_one_on_failure(serve: Serve, 
 
     swapped, is_new, failed, kept, status, unknown = serve(work, "masked", access=access)
     assert swapped.status_code == 200 and is_new
-    assert failed.status_code == 409 and "old model goes on" in failed.json()["error"]
+    assert failed.status_code == 409 and "old model keeps serving" in failed.json()["error"]
     assert kept and status == 200 and unknown.status_code == 404
 
 
@@ -164,10 +164,10 @@ def test_whatever_goes_wrong_the_old_model_goes_on(
 
     answer = serve(work, "masked", access=access)
     why = "OSError: gone" if isinstance(error, OSError) else "not enough memory"
-    assert answer.status_code == 409 and "the old model goes on: " in answer.json()["error"]
+    assert answer.status_code == 409 and "the old model keeps serving: " in answer.json()["error"]
     assert why in answer.json()["error"]
     said, _ = capsys.readouterr().err.splitlines()
-    assert said.startswith("masked: the old model goes on: ") and why in said
+    assert said.startswith("masked: the old model keeps serving: ") and why in said
 
 
 def test_a_reload_that_memory_has_no_room_for_is_refused_before_anything_is_made(
@@ -190,7 +190,7 @@ def test_a_reload_that_memory_has_no_room_for_is_refused_before_anything_is_made
     refused, kept = serve(work, "masked", access=access)
     assert refused.status_code == 409 and kept
     (why,) = refused.json()["error"].splitlines()
-    assert why.startswith("the old model goes on: ") and "needs 0.0 GB of memory, and 0.0 GB are free" in why
+    assert why.startswith("the old model keeps serving: ") and "needs 0.0 GB of memory, and 0.0 GB are free" in why
 
 
 def test_of_two_reloads_the_later_one_stays(

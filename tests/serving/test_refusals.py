@@ -210,7 +210,7 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
             "/models/gpt/pipeline/text-generation",
             {"inputs": "a", "parameters": {"do_sample": False, "seed": 1}},
             422,
-            "seed is for samples, and these parameters ask for the likeliest tokens",
+            "seed is for samples, and these parameters ask for the most probable tokens",
         ),
         (
             "/models/gpt/pipeline/text-generation",

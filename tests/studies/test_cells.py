@@ -106,7 +106,7 @@ def test_a_stop_while_a_cell_is_being_begun_ends_its_process(tmp_path: Path, mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cells, "submit", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="the same command goes on from there"):
+    with pytest.raises(KeyboardInterrupt, match="the same command resumes from there"):
         run_cells([StudyCell("cell", asleep, {})], tmp_path, 1, lambda _: None)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "cell" / "pid").read_text()), 0)

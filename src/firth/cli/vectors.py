@@ -222,7 +222,7 @@ def _report(report: "VectorsReport", as_json: bool) -> None:
         facts.append(("left out", f"{counted(report.left_out, 'word')} of the file"))
     print_table(facts)
     if report.repeated:
-        print(f"  warning: {counted(report.repeated, 'word')} stood there again: the first vector holds")
+        print(f"  warning: {counted(report.repeated, 'word')} occurred twice: the first vector is kept")
     if report.not_utf8:
         print(f"  warning: {counted(report.not_utf8, 'word')} not UTF-8, read with U+FFFD in the place of what is not")
     if report.never_read:

@@ -119,7 +119,7 @@ class Trials:
                 keep(future.result(), number)
         except BrokenProcessPool:
             raise FirthError(
-                "a process of the demo was killed (out of memory?): the same command goes on; OMP_NUM_THREADS=1 makes "
+                "a process of the demo was killed (out of memory?): the same command resumes; OMP_NUM_THREADS=1 makes "
                 "it one process"
             ) from None
         finally:

@@ -150,7 +150,7 @@ async def reload(context: Context, body: ReloadBody) -> Any:
     try:
         new = await reload_model(context.state, name, force=body.force)
     except Exception as error:
-        raise RefusalError(409, "reload", f"the old model goes on: {why_not(error)}") from None
+        raise RefusalError(409, "reload", f"the old model keeps serving: {why_not(error)}") from None
     return {"name": name, "task": new.task, "system": new.predictor.system}
 
 

@@ -208,7 +208,7 @@ def _context(
     public = route.method == "GET" and route.path in PUBLIC
     client = address if public else access.client(request.headers, address)
     if route.path.startswith("/admin") and not access.keys:
-        message = "administration wants a key: start the server with --key-file FILE"
+        message = "administration requires a key: start the server with --key-file FILE"
         raise RefusalError(403, "key", message)
     asked = request.headers.get("x-timeout-ms", "")
     if asked and not (asked.isascii() and asked.isdigit() and int(asked[:9]) > 0):

@@ -94,7 +94,7 @@ class GenerationParameters:
 
 
 _OF_SAMPLES = frozenset({"temperature", "top_k", "top_p", "seed"})
-_SEARCHES = {"beam": "beam search (num_beams)", "greedy": "the likeliest tokens (do_sample=false)"}
+_SEARCHES = {"beam": "beam search (num_beams)", "greedy": "the most probable tokens (do_sample=false)"}
 _NOT_SUPPORTED = (
     "best_of",
     "decoder_input_details",
@@ -358,7 +358,7 @@ _TASKS: dict[str, tuple[Answer, Any, str]] = {
     "text-classification": (classification, TaskBody, "Labels, or a value, for texts and pairs"),
     "token-classification": (tokens, TaskBody, "Named entities, or each word's tag"),
     "question-answering": (question, TaskBody, "The answer to a question in a context"),
-    "fill-mask": (mask, TaskBody, "The likeliest tokens for each [MASK]"),
+    "fill-mask": (mask, TaskBody, "The most probable tokens for each [MASK]"),
     "translation": (translation, TaskBody, "Translations"),
     "text-generation": (generation, TaskBody, "Continuations of prompts"),
     "feature-extraction": (features, FeatureBody, "Texts to vectors"),

@@ -215,7 +215,7 @@ def _obey(wait: Callable[[], int], state: ServerState, loop: asyncio.AbstractEve
                 asyncio.run_coroutine_threadsafe(reload_model(state, name), loop).result()
                 say(f"{name}: loaded again")
             except Exception as error:
-                say(f"{name}: the old model goes on: {why_not(error)}")
+                say(f"{name}: the old model keeps serving: {why_not(error)}")
     say(f"{signal.Signals(number).name}: {state.engine.in_flight} requests are finished, no new ones are taken")
 
 

@@ -213,7 +213,7 @@ def _run(
                 tell(f"[{n_done}/{len(todo)}] {cell.name}: {state}; about {format_duration(left_s)} left")
     except KeyboardInterrupt:
         place.stop()
-        raise KeyboardInterrupt("the same command goes on from there") from None
+        raise KeyboardInterrupt("the same command resumes from there") from None
 
 
 class _Processes:
