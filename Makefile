@@ -1,5 +1,5 @@
-# Needs make and a Python of 3.11 or newer with pip; each target sets up .venv by itself, once.
-# It is made with python3; for another one: make test PYTHON=python3.12
+# Needs make and Python 3.11 or newer with pip; each target sets up .venv itself, once.
+# The default is python3; to use another one: make test PYTHON=python3.12
 
 DATA ?= ../shared/data
 
@@ -38,7 +38,7 @@ test-serve:
 
 test-cluster:
 	@scripts/setup report,dev,serve,cluster
-	@# Python warns once more at the end, outside every test, of what Ray leaves running.
+	@# At exit, outside every test, Python warns once more about what Ray leaves running.
 	FIRTH_TEST_CLUSTER=1 OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/cluster \
 		-W ignore::pytest.PytestUnraisableExceptionWarning
 

@@ -1,11 +1,11 @@
-"""Attention on a processor: which form is the fastest for which rows, forward and backward.
+"""Attention on a CPU: the fastest implementation for each kind of rows, forward and backward.
 
 .venv/bin/python benchmarks/attention.py
 
 The forms: the fused kernel, or two products around a softmax written out; on groups of rows of one length, of lengths
-that round up to the same multiple (with a key mask), or on one padded rectangle; and as the package groups them. What
-it does (``firth.layers.attention._FUSED_FROM``, ``firth.packed.RECTANGLE_COST``, ``SLOT_COST``, ``SHORT_ROW`` and
-``GROUP_MULTIPLE``) is chosen from here.
+that round up to the same multiple (with a key mask), or on one padded rectangle; and as the package groups them. The
+package's constants (``firth.layers.attention._FUSED_FROM``, ``firth.packed.RECTANGLE_COST``, ``SLOT_COST``,
+``SHORT_ROW`` and ``GROUP_MULTIPLE``) are chosen from these results.
 """
 
 from argparse import Namespace
@@ -24,7 +24,7 @@ from firth.machine import has_fast_bfloat16
 from firth.packed import Rows
 
 HEADS, FEW_HEADS, WIDTH = 12, 4, 64
-# Of all rows of a table, and of one micro-batch of fine-tuning.
+# Tokens in all rows of a table, and in one micro-batch of fine-tuning.
 TOKENS, FEW_TOKENS = 4096, 640
 SENTENCES = "review sentences, about 25"
 NEVER = 2**31
@@ -43,7 +43,7 @@ COLUMNS: measure.Columns = (
 
 
 def lengths_of(kind: str, tokens: int) -> np.ndarray:
-    """Row lengths of about ``tokens`` in all."""
+    """Row lengths that sum to about ``tokens``."""
     rng = np.random.default_rng(0)
     draw: dict[str, Callable[[], int]] = {
         "about 10": lambda: int(rng.integers(5, 16)),
@@ -60,7 +60,7 @@ def lengths_of(kind: str, tokens: int) -> np.ndarray:
 def work(
     lengths: np.ndarray, dtype: torch.dtype, heads: int, *, multiple: int, fused: bool, backward: bool
 ) -> Callable[[], None]:
-    """One call (and its backward) on rows laid out and computed as asked."""
+    """One call (and its backward pass) on rows in the given layout and implementation."""
     packed.SHORT_ROW, packed.GROUP_MULTIPLE = BEFORE[:2] if multiple == AS_IT_IS else (0, multiple)
     rows = Rows.from_lengths(lengths)
     torch.manual_seed(0)
@@ -69,7 +69,7 @@ def work(
     seed = torch.zeros(1, dtype=torch.int64)
 
     def run() -> None:
-        # Each form in the dtype that is asked for, at every length.
+        # Each form in the requested dtype, at every length.
         attention._BFLOAT16_FROM = 1
         attention._FUSED_FROM[dtype] = (1, 1) if fused else (NEVER, NEVER)
         out = attention.attend(*joint.unbind(1), rows, rows, causal=False, dropout=0.0, seed=seed)
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             forms = {name: (multiple, dtype == torch.float32) for name, multiple in MULTIPLES.items()}
             for kind in kinds:
                 layouts += compared(kind, dtype, forms, options)
-            # Written out, as training with dropout has it.
+            # Written out, as in training with dropout.
             written_out = {name: (multiple, False) for name, (multiple, _) in forms.items()}
             few += compared(SENTENCES, dtype, written_out, options, tokens=FEW_TOKENS, heads=FEW_HEADS)
     finally:

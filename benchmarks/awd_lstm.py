@@ -1,10 +1,10 @@
-"""A training step of AWD-LSTM's language model on a processor: forward and backward over a batch of a stream.
+"""A training step of AWD-LSTM's language model on a CPU: forward and backward over a batch of a stream.
 
 .venv/bin/python benchmarks/awd_lstm.py
 
-Beside it fastai's module, which keeps all logits, where fastai is installed; and PyTorch's ``nn.LSTM`` without any
-dropout or penalty, under the same softmax. In float32, and where this processor is made for it in bfloat16, in which
-``firth pretrain`` trains there.
+Compared with fastai's module, which keeps all logits, where fastai is installed; and with PyTorch's ``nn.LSTM`` without
+any dropout or penalty, under the same softmax. In float32, and in bfloat16 where this CPU has units for it, because
+``firth pretrain`` then trains in it.
 """
 
 import importlib.util
@@ -59,7 +59,7 @@ def firth_step(objective: AwdLM, ids: Tensor) -> Callable[[], Tensor]:
 
 
 def fastai_step(objective: AwdLM, ids: Tensor) -> Callable[[], Tensor]:
-    """Their module with our weights, and the penalties by hand: its learner has none unless they are added."""
+    """Their module with our weights and penalties by hand: its learner applies none unless they are added."""
     from fastai.text.models.awdlstm import AWD_LSTM
     from fastai.text.models.core import get_language_model
 
@@ -90,7 +90,7 @@ def fastai_step(objective: AwdLM, ids: Tensor) -> Callable[[], Tensor]:
 
 
 def plain_step(objective: AwdLM, ids: Tensor) -> Callable[[], Tensor]:
-    """The same layers by ``nn.LSTM`` as it is."""
+    """The same layers by unmodified ``nn.LSTM``."""
     encoder = objective.encoder
     layers = [nn.LSTM(layer.input_size, layer.hidden_size, batch_first=True) for layer in encoder.layers]
     for ours, theirs in zip(encoder.layers, layers, strict=True):
@@ -111,7 +111,7 @@ def plain_step(objective: AwdLM, ids: Tensor) -> Callable[[], Tensor]:
 
 
 def compared(size: str, options: Namespace, notes: list[str]) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The rows of the table for one size, and that all compute the same without dropout."""
+    """The rows of the table for one size, and a check that all compute the same without dropout."""
     width, hidden_width, n_layers = SIZES[size]
     n_words = 100 if options.quick else WORDS
     torch.manual_seed(0)

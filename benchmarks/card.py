@@ -1,4 +1,4 @@
-"""What the benchmarks on a card share: which device, memory of each contestant, where a step's time goes."""
+"""What the GPU benchmarks share: the device, the memory of each contestant, where a step's time goes."""
 
 import argparse
 import gc
@@ -24,7 +24,7 @@ KERNEL_COLUMNS: measure.Columns = (
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """The options of a benchmark on a card."""
+    """The options of a GPU benchmark."""
     parser = measure.arguments(description)
     parser.add_argument("--device", default="cuda", help="cuda; cpu only to see whether it works")
     parser.add_argument("--sizes", nargs="+", default=["base", "large"], help="of BERT")
@@ -35,7 +35,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def parsed(parser: argparse.ArgumentParser, given: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments; ends the program in one line where there is no card."""
+    """The arguments; ends the program with one line where there is no GPU."""
     options = measure.parsed(parser, given)
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("no CUDA card here: this benchmark measures one (--device cpu --quick tries its logic)", file=sys.stderr)
@@ -46,7 +46,7 @@ def parsed(parser: argparse.ArgumentParser, given: Sequence[str] | None) -> argp
 
 
 class Field:
-    """The contestants of one table: those that run, what memory each takes, and why others do not."""
+    """The contestants of one table: those that run, the memory of each, and why the others do not run."""
 
     def __init__(self, device: str):
         self.device = device
@@ -55,7 +55,7 @@ class Field:
         self.notes: list[str] = []
 
     def add(self, name: str, make: Callable[[], Work]) -> None:
-        """Make a contestant and run it twice; one that cannot is noted with its reason."""
+        """Make a contestant and run it twice; one that fails is noted with the reason."""
         on_card = self.device.startswith("cuda")
         gc.collect()
         if on_card:
@@ -66,7 +66,7 @@ class Field:
             work = make()
             work.run()
             work.run()
-        # Out of memory, or a compiler that cannot: the other rows are still worth having.
+        # Out of memory, or a failing compiler: the other rows are still worth having.
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             self.notes.append(f"{name}: left out, {type(error).__name__}: {reason[:200]}.")
@@ -85,7 +85,7 @@ class Field:
 
 
 def top_kernels(title: str, run: Callable[[], object], device: str) -> dict[str, Any]:
-    """Where the time of a run goes on the device: the ten kernels (on a processor: operations) that take most."""
+    """Where the time of a run goes on the device: the ten kernels (on a CPU: operations) that take most."""
     on_card = device.startswith("cuda")
     activities = [ProfilerActivity.CUDA, ProfilerActivity.CPU] if on_card else [ProfilerActivity.CPU]
     with profile(activities=activities, acc_events=True) as profiler:
@@ -95,7 +95,7 @@ def top_kernels(title: str, run: Callable[[], object], device: str) -> dict[str,
             torch.cuda.synchronize()
     events = profiler.key_averages()
     if on_card:
-        # Kernels alone: an operator's row repeats the time of those it launches.
+        # Kernels alone: an operator's row repeats the time of the kernels that it launches.
         events = [event for event in events if str(event.device_type).endswith("CUDA")]
     took = [(event, event.self_device_time_total if on_card else event.self_cpu_time_total) for event in events]
     total_us = sum(us for _, us in took) or 1.0

@@ -1,4 +1,4 @@
-"""The cost model of `firth plan --devices`: fitted to steps of this machine, and beside published figures.
+"""The cost model of `firth plan --devices`: fitted to steps of this machine, and compared with published figures.
 
 .venv/bin/python benchmarks/cost_model.py
 """
@@ -32,7 +32,7 @@ from firth.run_cost import (
     token_seconds,
 )  # fmt: skip
 
-# Sizes, lengths and tokens of a micro-batch that steps are measured for; every other one is kept from the fit.
+# Sizes, lengths and tokens per micro-batch of the measured steps; every other one is excluded from the fit.
 GRID = (
     ("bert-tiny", 64, 4096), ("bert-tiny", 256, 4096), ("bert-tiny", 128, 2048), ("bert-mini", 64, 2048),
     ("bert-mini", 128, 4096), ("bert-mini", 256, 4096), ("bert-small", 64, 2048), ("bert-small", 128, 2048),
@@ -42,9 +42,9 @@ GRID = (
 QUICK = (("bert-tiny", 32, 256), ("bert-tiny", 64, 256), ("bert-tiny", 64, 512), ("bert-tiny", 32, 512))
 
 # NVIDIA, DeepLearningExamples, PyTorch/LanguageModeling/BERT/README.md: BERT-large in mixed precision, sequences/s.
-# Figures of 2020 (container 20.06; DGX-2H: 19.07) and of 2021 (21.11; rows of 512 are left out there: they are cut into
-# bins by length, so that their tokens are not known). The first rows of a year, on one A100, are what is fitted.
-# Year, device, devices, devices a node, Gbit/s of a node, sequences a micro-batch, micro-batches, length, sequences/s.
+# Figures of 2020 (container 20.06; DGX-2H: 19.07) and of 2021 (21.11; without length 512: its sequences are cut into
+# bins by length, so their token count is unknown). The model is fitted to the first rows of each year, on one A100.
+# Year, device, devices, devices per node, Gbit/s per node, sequences/micro-batch, micro-batches, length, sequences/s.
 PUBLISHED: tuple[tuple[int, str, int, int, float, int, int, int, float], ...] = (
     (2020, "a100-40gb", 1, 8, 1600, 64, 1024, 128, 415),
     (2020, "a100-40gb", 1, 8, 1600, 16, 2048, 512, 78),
@@ -64,7 +64,7 @@ PUBLISHED: tuple[tuple[int, str, int, int, float, int, int, int, float], ...] = 
     (2021, "v100-32gb", 1, 8, 400, 64, 64, 128, 224),
     (2021, "v100-32gb", 8, 8, 400, 64, 64, 128, 1746),
 )
-# Whole runs: hours; software; device, devices; and of each phase steps, sequences a step, length, sequences a device.
+# Whole runs: hours; software; device, devices; for each phase: steps, sequences per step, length, sequences per device.
 RUNS: tuple[tuple[str, float, Software, str, int, int, float, tuple[tuple[int, int, int, int], ...]], ...] = (
     (
         "NVIDIA 2021: BERT-large on 256 A100", 1.2, NVIDIA_2021, "a100-80gb", 256, 8, 1600,
@@ -91,7 +91,7 @@ COLUMNS: measure.Columns = (
 
 
 def moved(shape: Shape, device: Device) -> tuple[float, float, float]:
-    """Seconds of a token that one pass over what is kept, one over attention scores, and products at peak take."""
+    """Seconds per token of one pass over what is kept, of one over attention scores, and of products at peak."""
     nothing = Software(matrix_share=float("inf"), passes=0.0)
     scores = token_seconds(shape, device, replace(nothing, attention_passes=1.0))
     kept = token_seconds(shape, device, replace(nothing, passes=1.0))
@@ -99,7 +99,7 @@ def moved(shape: Shape, device: Device) -> tuple[float, float, float]:
 
 
 def fit(points: Sequence[tuple[Shape, Device, float]], share: float | None = None) -> Software:
-    """Fit relative errors of seconds a token. With ``share`` of the peak in matrix products, only what is moved."""
+    """Fit relative errors of seconds per token. Given ``share`` of peak of matrix products, fit only data movement."""
     rows, targets = [], []
     for shape, device, seconds in points:
         kept, scores, products = moved(shape, device)
@@ -113,7 +113,7 @@ def fit(points: Sequence[tuple[Shape, Device, float]], share: float | None = Non
 
 
 def measured(options: Namespace, device: Device) -> tuple[list[dict[str, Any]], Software]:
-    """Steps of this machine beside the model, which every other one of them made."""
+    """Steps of this machine beside the model, which was fitted to every other one of them."""
     grid = QUICK if options.quick else GRID
     with TemporaryDirectory(prefix="firth-cost-") as place:
         folder = Path(place)
@@ -150,7 +150,7 @@ def device_of(name: str, per_node: int, gbits: float) -> Device:
 
 
 def published() -> tuple[list[dict[str, Any]], dict[int, Software]]:
-    """Published sequences/s beside the model, which one A100's figures of a year made."""
+    """Published sequences/s beside the model, which was fitted to one A100's figures of a year."""
     software, rows = {}, []
     for year, numbers in FITTED.items():
         points = []
@@ -176,7 +176,7 @@ def published() -> tuple[list[dict[str, Any]], dict[int, Software]]:
 
 
 def _passes(point: tuple[Shape, Device, float]) -> Software:
-    """Of one figure without attention scores, which were fused in 2021."""
+    """Passes of one figure, without attention scores, which were fused in 2021."""
     shape, device, seconds = point
     kept, _, products = moved(shape, device)
     return Software(matrix_share=SHARE, passes=(seconds - products / SHARE) / kept)
@@ -198,7 +198,7 @@ def runs() -> list[dict[str, Any]]:
 def main(given: Sequence[str] | None = None) -> Path:
     options = measure.parsed(measure.arguments(str(__doc__).splitlines()[0]), given)
     device = replace(this_machine(lambda text: None), per_node=1)
-    # One process on all cores, which is what the steps are measured with.
+    # One process on all cores, as in the measured steps.
     whole = replace(device, flops=device.flops * _cores(device), bandwidth=device.bandwidth * _cores(device))
     steps, ours = measured(options, whole)
     others, software = published()

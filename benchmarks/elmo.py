@@ -1,10 +1,10 @@
-"""The LSTMs of ELMo on a processor, both directions: forward, and forward and backward.
+"""The LSTMs of ELMo on a CPU, both directions: forward alone, and forward with backward.
 
 .venv/bin/python benchmarks/elmo.py
 
-No library that is kept has this cell: its clips stand between a product and the next one, where no fused kernel lets
-anything in. So the other side is written here: time step by time step over padded rows, one product over a word and
-the state before it, as TensorFlow's cell computes it. And PyTorch's ``nn.LSTM`` with a projection, which does not clip.
+No maintained library has this cell: it clips between one product and the next, where fused kernels allow no changes.
+So the baseline is written here: time step by time step over padded rows, one product over a word and the previous
+state, as TensorFlow's cell computes it. Also compared: PyTorch's ``nn.LSTM`` with a projection, which does not clip.
 """
 
 from argparse import Namespace
@@ -39,7 +39,7 @@ Form = Callable[[Tensor, Rows], Tensor]
 
 
 def packed(directions: Sequence[Direction]) -> Form:
-    """What the package does."""
+    """The package's own computation."""
 
     def run(x: Tensor, rows: Rows) -> Tensor:
         turned = turned_round(rows)
@@ -52,7 +52,7 @@ def packed(directions: Sequence[Direction]) -> Form:
 
 
 def step_by_step(directions: Sequence[Direction]) -> Form:
-    """One product a step over [word ; state], for all rows, those that have ended too."""
+    """One product per step over [word ; state], for all rows, including those that have ended."""
 
     def layer(own: Any, x: Tensor, mask: Tensor) -> Tensor:
         weight, bias = torch.cat([own.weight_ih, own.weight_hh], 1), own._bias()
@@ -71,7 +71,7 @@ def step_by_step(directions: Sequence[Direction]) -> Form:
 
 
 def without_clips(directions: Sequence[Direction]) -> Form:
-    """PyTorch's layer with a projection: other numbers where something would have been clipped."""
+    """PyTorch's layer with a projection: its results differ wherever ours would be clipped."""
     lstms: dict[int, nn.LSTM] = {}
     for direction in directions:
         for own in direction.layers:
@@ -119,7 +119,7 @@ def both(form: Form, x: Tensor, rows: Rows, parameters: Sequence[nn.Parameter]) 
 
 
 def compared(size: str, kind: str, options: Namespace) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The rows of the table for one size and kind of rows, and how far the forms are from each other."""
+    """The rows of the table for one size and kind of rows, and the differences between the forms."""
     lengths = KINDS[kind](np.random.default_rng(0))[: 3 if options.quick else None]
     rows = Rows.from_lengths(lengths)
     torch.manual_seed(0)

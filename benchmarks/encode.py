@@ -1,9 +1,9 @@
-"""P1: texts to vectors with BERT-base on a processor, Firth beside transformers, sentence-transformers, onnxruntime.
+"""P1: texts to vectors with BERT-base on a CPU, Firth beside transformers, sentence-transformers, onnxruntime.
 
 .venv/bin/python benchmarks/encode.py --texts sentences      # or mixed; --quick; --only bfloat16
 
-All read one model folder with random weights and pool the mean of the top layer. Tokenisation is inside the timing,
-as users have it. To add a row, write a maker and put it into CONTESTANTS.
+All read one model folder with random weights and mean-pool the top layer. Timings include tokenisation, as in normal
+use. To add a row, write a maker and put it into CONTESTANTS.
 """
 
 import importlib.util
@@ -52,7 +52,7 @@ def firth_encoder(**options: Any) -> Callable[[Path], Encode]:
 
 
 def firth_int8_encoder(folder: Path) -> Encode:
-    """``firth.load(folder, precision="int8")``, which asks for a passed gate that random weights cannot have."""
+    """``firth.load(folder, precision="int8")``, which requires a passed quality gate that random weights lack."""
     loaded, place = open_model(folder), torch.device("cpu")
     loaded.objective.encoder, _ = make_fast(loaded.objective.encoder, "int8", place)
     model = Model(loaded, place)
@@ -86,7 +86,7 @@ def pooled(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def in_batches(some: Callable[[list[str]], np.ndarray], by_length: bool) -> Encode:
-    """Texts in batches of 32, in order or (by their characters, as sentence-transformers does) longest first."""
+    """Texts in batches of 32, in order or longest first (by characters, as in sentence-transformers)."""
 
     def encode(texts: Sequence[str]) -> np.ndarray:
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i])) if by_length else list(range(len(texts)))
@@ -120,7 +120,7 @@ def sentence_transformers_encoder(dtype: torch.dtype) -> Callable[[Path], Encode
 
 
 def onnx_encoder(*, int8: bool) -> Callable[[Path], Encode]:
-    """onnxruntime on the graph that ``torch.onnx`` exports, as it is or with dynamic int8 weights."""
+    """onnxruntime on the graph that ``torch.onnx`` exports, unchanged or with dynamic int8 quantisation."""
 
     def make(folder: Path) -> Encode:
         import onnxruntime
@@ -146,7 +146,7 @@ def onnx_encoder(*, int8: bool) -> Callable[[Path], Encode]:
 
 
 class Top(torch.nn.Module):
-    """The top layer of a model of transformers, by position of its inputs, for the export."""
+    """The top layer of a transformers model with positional inputs, for the export."""
 
     def __init__(self, model: torch.nn.Module):
         super().__init__()
@@ -161,14 +161,14 @@ class Top(torch.nn.Module):
 
 
 def export_onnx(folder: Path) -> Path:
-    """The folder's encoder as ``encoder.onnx`` beside it, for any number of rows of any length."""
+    """Export the folder's encoder to ``encoder.onnx`` beside it, for any number of sequences of any length."""
     import transformers
 
     path = folder / "encoder.onnx"
     if path.is_file():
         return path
     model = transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
-    # Three tensors: of one given twice, the export would make one input.
+    # Three tensors: the export would merge a tensor that is given twice into one input.
     ids, mask, segments = torch.ones(3, 2, 9, dtype=torch.int64).unbind()
     axes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("length", max=512)}
     torch.onnx.export(
@@ -180,7 +180,7 @@ def export_onnx(folder: Path) -> Path:
 
 
 def quantised(path: Path) -> Path:
-    """The graph with int8 weights, whose inputs are quantised as they come."""
+    """The graph with int8 weights; inputs are quantised dynamically."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     small = path.with_name("encoder-int8.onnx")
@@ -191,7 +191,7 @@ def quantised(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Contestant:
-    """``make(folder)`` gives a function from texts to vectors. ``tolerance``: of a vector's relative error.
+    """``make(folder)`` returns a function from texts to vectors. ``tolerance``: the largest relative error of a vector.
 
     ``needs``: packages without which the row is left out. ``compiles``: takes a minute before the first text.
     """
@@ -202,7 +202,7 @@ class Contestant:
     compiles: bool = False
 
 
-# Against float32 of transformers: the error of the worst vector, relative to its length.
+# The error of the worst vector against transformers in float32, relative to its length.
 FLOAT32, BFLOAT16, INT8 = 1e-4, 2e-2, 0.1
 _ST = ("transformers", "sentence_transformers")
 _ONNX = ("transformers", "onnx", "onnxscript", "onnxruntime")
@@ -231,7 +231,7 @@ CONTESTANTS: Mapping[str, Contestant] = {
 
 
 def chosen(options: Namespace) -> tuple[dict[str, Contestant], list[str]]:
-    """The contestants of this run, and why others are left out. Firth and the plain row are always asked for."""
+    """The contestants of this run, and why others are left out. Firth and the plain row are always included."""
     found, notes = {}, []
     for name, contestant in CONTESTANTS.items():
         missing = [package for package in contestant.needs if importlib.util.find_spec(package) is None]
@@ -256,15 +256,15 @@ def write_folder(folder: Path, size: str, tokenizer: Tokenizer) -> BertConfig:
 
 
 def error(found: np.ndarray, expected: np.ndarray) -> float:
-    """Of the worst vector, relative to its length."""
+    """The error of the worst vector, relative to its length."""
     return float((np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)).max())
 
 
 def latencies(encoders: Mapping[str, Encode], some: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """Milliseconds of one text alone: every contestant has a turn at each text, and reads it twice.
+    """Milliseconds for one text alone: contestants take turns at each text, and each reads it twice.
 
-    The second time counts. During the first the threads of the one before, which wait for more work by turning in
-    circles (onnxruntime's do), take a core away from it.
+    The second time counts. During the first, threads of the previous contestant that busy-wait for more work (as
+    onnxruntime's do) take a core away.
     """
     times: dict[str, list[float]] = {name: [] for name in encoders}
     for _ in range(rounds):
@@ -303,7 +303,7 @@ def run(options: Namespace, folder: Path) -> Path:
     single = latencies(encoders, some[: 5 if options.quick else 100], 1 if options.quick else 2)
     padded = [sum(max(part) * len(part) for part in cut(order)) for order in (lengths, sorted(lengths))]
     where = "SST-2 and SQuAD" if material.real(options.data) else "made-up words in the lengths of SST-2 and SQuAD"
-    # Records of both kinds of processor stand beside each other.
+    # Keeps the records of both kinds of CPU apart.
     plain = not has_fast_bfloat16()
     return measure.write(
         f"encode-{options.texts}{'-float32' if plain else ''}",

@@ -1,9 +1,9 @@
-"""P6: fine-tuning steps on sentences of real lengths on a processor, Firth beside transformers' ``Trainer``.
+"""P6: fine-tuning steps on sentences of real lengths on a CPU, Firth beside transformers' ``Trainer``.
 
 .venv/bin/python benchmarks/finetune_step.py --size base      # or mini; --steps 5; --quick
 
-Both start from one folder, read the same rows once each, 32 a step, and neither scores or saves; making the trainer
-is inside the timing, making rows of texts is not. To add a row of Firth, put its settings into OURS.
+Both start from one folder and read the same rows once each, 32 per step; neither scores nor saves. Timings include
+making the trainer, but not making rows from texts. To add a row for Firth, put its settings into OURS.
 """
 
 import importlib.util
@@ -45,13 +45,13 @@ LABELS = ("0", "1")
 
 
 def write_rows(path: Path, some: Sequence[str]) -> None:
-    """A file of labelled texts. One label is rarer: of balanced ones the gradients would cancel, and prove nothing."""
+    """Write labelled texts. One label is rarer: with balanced labels the gradients would cancel and prove nothing."""
     rows = [f"{text}\t{LABELS[number % 8 > 0]}" for number, text in enumerate(some)]
     path.write_text("\n".join(["text\tlabel", *rows]) + "\n", "utf-8")
 
 
 class Ours:
-    """Firth's side: a recipe with all its defaults but the settings of the row."""
+    """Firth's side: a recipe with its defaults and the settings of the row."""
 
     def __init__(self, model: Path, rows: Path, settings: Sequence[str], run: Path):
         data = {"model": str(model), "task": "classify", "data": {"train": str(rows)}}
@@ -66,7 +66,7 @@ class Ours:
         self.model = make_model(self.base, self.recipe, 1)
 
     def trainer(self) -> tuple[Trainer, ExampleSource]:
-        """What ``firth.finetuning.train.tune`` puts together, without anything that scores or saves."""
+        """The trainer that ``firth.finetuning.train.tune`` builds, without scoring and saving."""
         config, optim = self.run.train_config(), self.recipe.optim
         train = self.recipe.train
         source = ExampleSource(self.examples, train.batch_examples, train.batch_tokens, 1)
@@ -93,7 +93,7 @@ class Ours:
             step(trainer, batches)
 
     def first(self) -> tuple[float, float]:
-        """Loss of all examples and norm of its gradient, dropout off."""
+        """The loss of all examples and the norm of its gradient, without dropout."""
         trainer, _ = self.trainer()
         trainer.objective.eval()
         every = [batch for batches in self.steps() for batch in batches]
@@ -106,7 +106,7 @@ class Ours:
 
 
 class Theirs:
-    """``Trainer`` with its defaults, but a batch of 32 rows and nothing saved."""
+    """``Trainer`` with its defaults, except for batches of 32 rows and no saving."""
 
     def __init__(self, model: Path, rows: Sequence[dict[str, Any]], out: Path, *, bf16: bool):
         import transformers
@@ -132,7 +132,7 @@ class Theirs:
         trainer.train()
 
     def first(self) -> tuple[float, float]:
-        """Loss of all rows and norm of its gradient, dropout off, float32."""
+        """The loss of all rows and the norm of its gradient, without dropout, in float32."""
         self.model.eval()
         total = 0.0
         for a in range(0, len(self.rows), BATCH):
@@ -144,7 +144,7 @@ class Theirs:
 
 
 def their_rows(examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """Our rows as theirs, so that both train on the same ids."""
+    """Our rows in their format, so that both train on the same ids."""
     rows = []
     for example in examples:
         (row,) = example.rows
@@ -171,7 +171,7 @@ def run(options: Namespace, folder: Path) -> Path:
         for name, each in ours.items():
             checks += checked(name, each.machine.dtype, each.first(), expected)
     lengths = [len(row.ids) for example in first.examples for row in example.rows]
-    # Backward is twice forward.
+    # Backward costs twice as much as forward.
     n_tokens, flops = sum(lengths), 3 * measure.bert_flops(config, lengths)
     runs: dict[str, Callable[[], None]] = {name: each.train for name, each in ours.items()}
     runs |= {name: each.train for name, each in theirs.items()}
@@ -196,7 +196,7 @@ def run(options: Namespace, folder: Path) -> Path:
 
 
 def peers(ours: Ours, folder: Path) -> dict[str, Theirs]:
-    """Their trainers, from our first weights."""
+    """Their trainers, starting from our initial weights."""
     if any(importlib.util.find_spec(package) is None for package in ("transformers", "accelerate")):
         return {}
     model = folder / "classifier"

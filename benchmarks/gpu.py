@@ -1,9 +1,9 @@
-"""Every figure of a card by one command: pre-training steps and encoding of BERT-base and BERT-large at 128 and 512.
+"""All GPU figures by one command: pre-training steps and encoding of BERT-base and BERT-large at 128 and 512.
 
 PYTHONPATH=src python benchmarks/gpu.py      # --sizes base --lengths 512; --device cpu --quick
 
-Runs gpu_pretrain_step.py and gpu_encode.py with the same options: tokens a second, share of the card's matrix rate and
-memory, beside transformers where it is installed.
+Runs gpu_pretrain_step.py and gpu_encode.py with the same options: tokens per second, share of the GPU's matrix rate,
+and memory, beside transformers where it is installed.
 """
 
 from collections.abc import Sequence

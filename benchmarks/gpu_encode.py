@@ -1,9 +1,9 @@
-"""Encoding on one card: BERT-base and BERT-large on packed rows, Firth's encoder beside transformers.
+"""Encoding on one GPU: BERT-base and BERT-large on packed rows, Firth's encoder beside transformers.
 
 PYTHONPATH=src python benchmarks/gpu_encode.py      # --sizes base --lengths 512 0; --device cpu --quick
 
-Ids go in, the top layer's states come out; the model's weights are bfloat16 on both sides. A length of 0 means rows
-as long as sentences of articles. Needs what gpu_pretrain_step.py needs. To add a row of Firth, put it into OURS.
+From ids to the top layer's states; weights are bfloat16 on both sides. A length of 0 means rows with the lengths of
+sentences of articles. Needs what gpu_pretrain_step.py needs. To add a row for Firth, put it into OURS.
 """
 
 import importlib.util
@@ -27,10 +27,10 @@ from firth.data.rows import pack_lists
 from firth.models.config import BertConfig
 from firth.packed import Rows, Tokens, to_padded
 
-# Of the states of the worst token, relative to their length, against float32 of transformers.
+# The error of the worst token's state against transformers in float32, relative to its length.
 TOLERANCE = 3e-2
 PEER_BATCH_TOKENS = 32_768
-# Forward passes of one timing.
+# Forward passes per timing.
 _ROUNDS = 8
 THEIRS = ("transformers, bfloat16, sorted", "transformers, bfloat16, sorted, compiled")
 
@@ -51,7 +51,7 @@ OURS: dict[str, Callable[[BertConfig, str, Path], nn.Module]] = {
 
 
 def rows_of(length: int, n_tokens: int, vocab_size: int) -> list[list[int]]:
-    """Rows of one length, or of those of sentences with two special pieces; longest first, as both sides want them."""
+    """Rows of one length, or of sentence lengths plus two special tokens; longest first, as both sides expect."""
     rng = np.random.default_rng(1)
     lengths = [length] * max(n_tokens // length, 1) if length else []
     while sum(lengths) < n_tokens and not length:
@@ -68,13 +68,13 @@ def ours_of(encoder: nn.Module, tokens: Tokens) -> Tensor:
 
 @torch.inference_mode()
 def theirs_of(model: nn.Module, given: Sequence[dict[str, Tensor]]) -> list[Tensor]:
-    """States of all tokens and of what fills the rectangles, from ids on the host."""
+    """States of all tokens and of the padding, from ids on the host."""
     device = next(model.parameters()).device
     return [model(**{name: x.to(device) for name, x in each.items()}).last_hidden_state for each in given]
 
 
 def padded(rows: Sequence[Sequence[int]], batch_tokens: int) -> list[dict[str, Tensor]]:
-    """Rectangles of at most so many slots, rows of similar length together."""
+    """Padded batches of limited size, rows of similar length together."""
     parts, part = list[list[Sequence[int]]](), list[Sequence[int]]()
     for row in rows:
         if part and (len(part) + 1) * len(part[0]) > batch_tokens:
@@ -96,7 +96,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 def run(options: Namespace, size: str, length: int, folder: Path) -> Path:
     config = config_of(size, 2000 if options.quick else 30_522)
     rows = rows_of(length, options.batch_tokens, config.vocab_size)
-    # Their segments are all 0; ours too, where none are given.
+    # Their segments are all 0; so are ours where none are given.
     tokens, given = pack_lists(rows, [[0] * len(row) for row in rows]), padded(rows, PEER_BATCH_TOKENS)
     lengths = [len(row) for row in rows]
     flops = measure.bert_flops(config, lengths)

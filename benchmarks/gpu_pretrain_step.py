@@ -1,9 +1,9 @@
-"""P3: a pre-training step of BERT-base and BERT-large on one card, Firth beside transformers.
+"""P3: a pre-training step of BERT-base and BERT-large on one GPU, Firth beside transformers.
 
 PYTHONPATH=src python benchmarks/gpu_pretrain_step.py      # --sizes large --lengths 512; --device cpu --quick
 
-Needs torch, NumPy, and of Firth's libraries jaxtyping, safetensors, tokenizers and tomli-w; transformers if it is
-there. One JSON file for each size and length. To add a row of Firth, put it into OURS.
+Needs torch, NumPy, jaxtyping, safetensors, tokenizers and tomli-w; uses transformers if it is installed. Writes one
+JSON file for each size and length. To add a row for Firth, put it into OURS.
 """
 
 import importlib.util
@@ -58,7 +58,7 @@ def batches_of(corpus: Corpus, length: int, batch_tokens: int) -> list[Batch]:
 
 
 def trainer_of(config: BertConfig, device: str, folder: Path, *, compiled: bool) -> Trainer:
-    """The trainer on fresh weights, the same each time."""
+    """The trainer with random initial weights, the same each time."""
     torch.manual_seed(1)
     return Trainer(
         objective=MaskedLM(Bert(config), MaskedLMConfig()), source=_NoSource(), dev=None,
@@ -69,7 +69,7 @@ def trainer_of(config: BertConfig, device: str, folder: Path, *, compiled: bool)
 
 
 class _NoSource:
-    """Batches are given one by one."""
+    """A source that is never read: batches are passed in one by one."""
 
     def steps(
         self, start: Place, *, step: int, rank: int, world: int
@@ -93,7 +93,7 @@ def train(trainer: Trainer, batches: Sequence[Batch]) -> None:
 
 
 def flops_of(config: BertConfig, batches: Sequence[Batch]) -> float:
-    """Forward and backward."""
+    """Operations of forward and backward."""
     return sum(3 * measure.bert_flops(config, b.tokens.rows.lengths.tolist(), b.counts()["mlm"]) for b in batches)
 
 
@@ -152,7 +152,7 @@ def run(options: Namespace, size: str, length: int, folder: Path) -> Path:
 def their_step(
     config: BertConfig, dtype: torch.dtype, device: str, folder: Path, *, compiled: bool = False
 ) -> PeerStep:
-    """Their updates from our first weights."""
+    """Their updates, starting from our initial weights."""
     return PeerStep(peer(trainer_of(config, "cpu", folder, compiled=False).objective), dtype, device, compiled)
 
 

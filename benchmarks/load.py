@@ -1,8 +1,8 @@
-"""Load on a server: clients that ask as fast as they are answered, or at random times (Poisson), and what came of it.
+"""Load on a server, and its outcome: closed-loop clients (as fast as they are answered) or open-loop ones (Poisson).
 
-A latency of Poisson requests counts from the time at which a request was due, not from when it was sent: a server that
-stalls is charged for all that would have come meanwhile (no coordinated omission). The client is thin (httptools on
-asyncio), because it shares the processor with the server.
+Latencies of Poisson requests count from the time at which a request was due, not from when it was sent: a server that
+stalls is charged for all requests that were due meanwhile (no coordinated omission). The client is thin (httptools on
+asyncio), because it shares the CPU with the server.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import numpy as np
 import uvloop
 
 T = TypeVar("T")
-# Seconds after which an answer is given up: more than any server here waits.
+# Seconds after which the client gives up: more than any server here waits.
 PATIENCE_S = 180.0
 # The status of a request that got no answer.
 NO_ANSWER = 0
@@ -27,7 +27,7 @@ NO_ANSWER = 0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request: its path and JSON body. ``tokens`` that answering it computes, special ones included."""
+    """A request: its path and JSON body. ``tokens``: those that answering it computes, special ones included."""
 
     path: str
     body: bytes
@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass
 class Outcome:
-    """Of one load: answers by status, and seconds from when each was due, of answered and of refused ones."""
+    """The outcome of one load: answers by status, and seconds since the due time, of answered and refused requests."""
 
     seconds: float = 0.0
     tokens: int = 0
@@ -61,11 +61,11 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """Answered requests a second."""
+        """Answered requests per second."""
         return len(self.answered_s) / self.seconds
 
     def summary(self) -> dict[str, Any]:
-        """Answers and tokens a second, and percentiles in milliseconds."""
+        """Answers and tokens per second, and percentiles in milliseconds."""
         found: dict[str, Any] = {
             "answered_per_s": self.rate,
             "tokens_per_s": self.tokens / self.seconds,
@@ -117,9 +117,9 @@ class _Connection(asyncio.Protocol):
 
 
 class Client:
-    """A client with an address of its own, which servers that are fair among clients tell from others.
+    """A client with its own address, by which servers with per-client fairness identify it.
 
-    ``source``: an address of loopback. Requests at the same time have a connection each; idle ones are used again.
+    ``source``: a loopback address. Concurrent requests have a connection each; idle connections are reused.
     """
 
     def __init__(self, host: str, port: int, source: str = "127.0.0.1"):
@@ -135,7 +135,7 @@ class Client:
             try:
                 return await self._ask(connection, question)
             except ConnectionResetError:
-                # It had been idle for too long; the server closed it before it saw the request.
+                # The connection had been idle too long; the server closed it before it saw the request.
                 continue
             except TimeoutError:
                 return Answer(NO_ANSWER, b"")
@@ -170,7 +170,7 @@ class Client:
 
 @asynccontextmanager
 async def clients(host: str, port: int, n: int) -> AsyncIterator[list[Client]]:
-    """Clients at addresses of their own."""
+    """Clients, each at its own address."""
     made = [Client(host, port, f"127.0.0.{2 + number}") for number in range(n)]
     try:
         yield made
@@ -181,7 +181,7 @@ async def clients(host: str, port: int, n: int) -> AsyncIterator[list[Client]]:
 
 
 async def closed(some: Sequence[Client], questions: Iterable[Question], seconds: float = float("inf")) -> Outcome:
-    """Each client asks the next question as soon as it has its answer, until they end or the time is over."""
+    """Closed loop: each client sends its next request when it is answered, until requests or time run out."""
     outcome, left, begun_s = Outcome(), iter(questions), time.monotonic()
 
     async def one(client: Client) -> None:
@@ -199,7 +199,7 @@ async def closed(some: Sequence[Client], questions: Iterable[Question], seconds:
 async def opened(
     some: Sequence[Client], questions: Iterable[Question], rate: float, seconds: float = float("inf")
 ) -> Outcome:
-    """Questions at Poisson times, ``rate`` a second, of the clients in turn, until they end or the time is over."""
+    """Open loop: Poisson requests, ``rate`` per second, by the clients in turn, until requests or time run out."""
     outcome, rng, begun_s = Outcome(), random.Random(1), time.monotonic()
 
     async def one(client: Client, question: Question, due_s: float) -> None:

@@ -1,4 +1,4 @@
-"""P5: plans, masks and packing: batches for pre-training from a corpus folder, in one thread.
+"""P5: plans, masks and packing: pre-training batches from a corpus folder, in one thread.
 
 .venv/bin/python benchmarks/loader.py      # --megabytes 20; --corpus FOLDER; --quick
 """
@@ -19,7 +19,7 @@ from firth.data.shards import Corpus
 from firth.pretraining.assembly import make_loader
 from firth.pretraining.recipe import read_recipe
 
-# A row's name, the model whose batches they are, and its settings.
+# A row's name, the model that the batches are for, and its settings.
 READINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "pairs, rows of 128": ("bert-base", {"data.length": 128}),
     "pairs, rows of 512": ("bert-base", {"data.length": 512}),
@@ -39,12 +39,12 @@ COLUMNS: measure.Columns = (
 
 
 def reading(corpus: Corpus, model: str, settings: dict[str, Any], batch_tokens: int) -> Callable[[], int]:
-    """A function that makes all batches of an epoch, from nothing but the corpus, and counts their tokens."""
+    """A function that makes all batches of an epoch from the corpus alone and counts their tokens."""
     data = {"corpus": str(corpus.folder), "workers": 0}
     plain = {"model": model, "data": data, "train": {"batch_tokens": batch_tokens}}
     laid_over = [f"{key}={value}" for key, value in settings.items()]
     recipe = read_recipe(plain, laid_over, "benchmark", vocab_size=corpus.tokenizer.size)
-    # A new loader each time: it keeps its last plans.
+    # A new loader each time, because a loader keeps its last plans.
     return lambda: sum(batch.tokens.rows.n_tokens for batch in make_loader(recipe, corpus).one_epoch())
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PEERS = ("transformers", "tokenizers", "sentence-transformers", "onnxruntime", "onnx", "datasets", "accelerate")
 
-# What peers read when they are imported.
+# Environment variables that peers read on import.
 QUIET = {
     "TRANSFORMERS_VERBOSITY": "error", "DATASETS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "ORT_DISABLE_TELEMETRY": "1",
@@ -41,7 +41,7 @@ RATE_COLUMNS: Columns = (
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+    """The options of all benchmarks."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
     parser.add_argument("--repeats", type=int, help="times each contestant runs, in turn with the others: 5; quick 1")
@@ -53,7 +53,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def parsed(parser: argparse.ArgumentParser, given: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments, with what follows from ``--quick`` filled in."""
+    """The arguments, with the consequences of ``--quick`` filled in."""
     options = parser.parse_args(given)
     options.repeats = options.repeats or (1 if options.quick else 5)
     quiet()
@@ -61,7 +61,7 @@ def parsed(parser: argparse.ArgumentParser, given: Sequence[str] | None) -> argp
 
 
 def check(what: str, difference: float, tolerance: float) -> dict[str, Any]:
-    """That two sides compute the same, as a fact to record. Ends the program if they do not."""
+    """Check that two sides compute the same; a fact to record. Ends the program if they do not."""
     if not difference <= tolerance:
         sys.exit(f"error: {what}: differs by {difference:.3g}, at most {tolerance:g} may be: nothing was measured")
     return {"what": what, "difference": difference, "tolerance": tolerance}
@@ -80,7 +80,7 @@ def rate_table(title: str, rates: Sequence[Rate], ours: str) -> dict[str, Any]:
 
 
 def table(title: str, columns: Columns, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A table as plain data; rows may say more than its columns show."""
+    """A table as plain data; rows may have more keys than it has columns."""
     return {"title": title, "columns": [list(column) for column in columns], "rows": [dict(row) for row in rows]}
 
 
@@ -89,9 +89,9 @@ def write(
     checks: Sequence[Mapping[str, Any]], tables: Sequence[Mapping[str, Any]], notes: Sequence[str] = (),
     device: str = "cpu", peers: Mapping[str, str] | None = None,
 ) -> Path:  # fmt: skip
-    """Record a benchmark as ``<name>.json``, with all that its figures depend on; returns the file.
+    """Record a benchmark as ``<name>.json``, with everything that its figures depend on; returns the file.
 
-    ``peers``: versions of peers that ran in environments of their own, instead of those that are installed here.
+    ``peers``: versions of peers that ran in environments of their own, replacing the versions installed here.
     """
     facts = machine_facts(device) | source_facts() | ({} if peers is None else {"peers": dict(peers)})
     record = {
@@ -108,7 +108,7 @@ def write(
 
 
 def source_facts() -> dict[str, Any]:
-    """The versions of the peers, and the commit of this tree (``dirty``: with changes that are not in it)."""
+    """The versions of the peers, and the commit of this tree (``dirty``: with uncommitted changes)."""
     peers = {name: version for name in PEERS if (version := version_of(name)) is not None}
     commit = _git("rev-parse", "--short", "HEAD")
     changes = _git("status", "--porcelain", "--", "src", "benchmarks/*.py")
@@ -159,10 +159,10 @@ def _markdown_table(each: Mapping[str, Any]) -> list[str]:
 
 
 def quiet() -> None:
-    """No progress bars, reports and warnings of peers, which are not imported yet: stderr is for our own."""
+    """Silence progress bars, reports and warnings of peers, which are not yet imported: stderr is for ours."""
     os.environ |= QUIET
     warnings.filterwarnings("ignore", module=r"(torch|transformers|sentence_transformers|onnx|onnxruntime|copyreg)\b")
-    # The root too: onnxruntime's quantiser warns there.
+    # The root logger too: onnxruntime's quantiser warns there.
     for name in ("torch.onnx", "sentence_transformers", ""):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -170,8 +170,8 @@ def quiet() -> None:
 def bert_flops(config: Any, lengths: Sequence[int], predictions: int = 0) -> float:
     """Forward operations of a BERT encoder on rows of these lengths, and of its vocabulary head at ``predictions``.
 
-    Two a weight and token, and attention. The same count as the table of systems has, a third of it; written again
-    so that a machine with few packages can use it.
+    Two per weight and token, plus attention: a third of the count in the table of systems. Repeated here so that a
+    machine with few packages can use it.
     """
     tokens, squares = float(sum(lengths)), float(sum(n * n for n in lengths))
     block = 4 * config.width**2 + 2 * config.width * config.feed_forward_width

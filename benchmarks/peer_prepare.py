@@ -1,9 +1,9 @@
-"""The peer's side of prepare.py: text to blocks of ids for masked-LM training, the way of transformers' examples.
+"""The peer's side of prepare.py: text to blocks of ids for masked-LM training, as in transformers' examples.
 
 .venv/bin/python benchmarks/peer_prepare.py TEXT TOKENIZER OUT --workers 2
 
-A file of lines is read, tokenised in batches by several processes, joined, and cut into blocks of one length; all
-of it with ``datasets``, whose files are what training then reads. Ends with a line of JSON.
+Reads a file of lines, tokenises it in batches in several processes, joins the ids and cuts them into blocks of one
+length; all with ``datasets``, whose files training then reads. Ends with a line of JSON.
 """
 
 import argparse
@@ -16,13 +16,13 @@ LENGTH = 512
 
 
 def tokens_of(rows: dict[str, list[str]], tokenizer: Any) -> dict[str, Any]:
-    """The ids of each line, with their special pieces marked, so that no mask falls on one."""
+    """The ids of each line, with special tokens marked so that they are never masked."""
     found: dict[str, Any] = tokenizer(rows["text"], return_special_tokens_mask=True)
     return found
 
 
 def blocks_of(rows: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
-    """Each column joined and cut into blocks of LENGTH; the rest that fills no block is left out."""
+    """Join each column and cut it into blocks of LENGTH; the incomplete last block is left out."""
     joined = {name: list(chain.from_iterable(values)) for name, values in rows.items()}
     n = len(joined["input_ids"]) // LENGTH * LENGTH
     return {name: [values[a : a + LENGTH] for a in range(0, n, LENGTH)] for name, values in joined.items()}
@@ -41,7 +41,7 @@ def main() -> None:
 
     datasets.disable_progress_bars()
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.tokenizer)
-    # Long lines are cut into blocks later: no need to be told that they are long.
+    # Long lines are cut into blocks later, so warnings about their length do not matter.
     tokenizer.model_max_length = 10**9
     text = datasets.load_dataset("text", data_files={"train": options.text}, cache_dir=options.out, split="train")
     tokenised = text.map(
@@ -50,7 +50,7 @@ def main() -> None:
     blocks = tokenised.map(blocks_of, batched=True, num_proc=options.workers)
     said = {"training_bytes": sum(Path(file["filename"]).stat().st_size for file in blocks.cache_files)}
     if options.count:
-        # Without the two special pieces of each line.
+        # Without the two special tokens of each line.
         said["tokens"] = sum(len(ids) - 2 for ids in tokenised["input_ids"])
     print(json.dumps(said))
 

@@ -1,6 +1,6 @@
-"""Servers of the same encoder: how each is installed, started, asked for one text's vector, and stopped.
+"""Servers of the same encoder: how to install, start, query (for one text's vector) and stop each of them.
 
-Peers run in environments of their own (``peers/NAME.txt`` has the versions), so that none limits another's packages.
+Peers run in their own environments (``peers/NAME.txt`` has the versions), so that none limits another's packages.
 """
 
 import http.client
@@ -24,10 +24,10 @@ from prepare import tree_of
 PEERS = Path(__file__).with_name("peers")
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 HOST = "127.0.0.1"
-# A server that is not ready by then never will be.
+# A server that is not ready by then counts as failed.
 START_S, STOP_S = 180.0, 20.0
 _LOOK_EVERY_S = 0.02
-# Peers ask nobody, and write nowhere but into the folder they are given.
+# Peers use no network, and write only to the folder that they are given.
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "BENTOML_DO_NOT_TRACK": "True",
     "INFINITY_ANONYMOUS_USAGE_STATS": "0", "TOKENIZERS_PARALLELISM": "false",
@@ -35,12 +35,12 @@ _OFFLINE = {
 
 
 class ServerError(Exception):
-    """A server that did not start; the message has its last lines."""
+    """A server did not start; the message has its last lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a server is started with. ``home``: the folder for whatever it writes."""
+    """What a server is started with. ``home``: the folder for everything it writes."""
 
     python: Path
     folder: Path
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server: its environment (None: this program's), command, and how it is asked for the vector of a text."""
+    """A server: its environment (None: this program's), its command, and the request for the vector of a text."""
 
     environment: str | None
     command: Callable[[Place], Sequence[str | Path]]
@@ -67,7 +67,7 @@ class Server:
         return load.Question(self.path, json.dumps(self.body(text)).encode(), tokens)
 
     def unit_vector(self, body: bytes) -> np.ndarray:
-        """The vector of an answer, as long as 1."""
+        """The vector of an answer, normalised to length 1."""
         vector = np.asarray(self.vector(json.loads(body)), np.float64)
         return vector / np.linalg.norm(vector)
 
@@ -103,7 +103,7 @@ FIRTH = Server(
     "/ready",
 )
 FASTAPI = _fastapi()
-# As many forwards at a time as gave most texts a second on two cores; they share torch's threads.
+# The number of concurrent forward passes with the most texts per second on two cores; they share torch's threads.
 FORWARDS = 2
 FASTAPI_TUNED = _fastapi(str(FORWARDS))
 LITSERVE = Server(
@@ -152,7 +152,7 @@ def python_of(server: Server, environments: Path | None) -> Path | None:
 
 
 def install(environments: Path) -> None:
-    """Make the environments of all peers; what is there already is brought to the versions that are asked for."""
+    """Make the environments of all peers; existing ones are brought to the requested versions."""
     for requirements in sorted(PEERS.glob("*.txt")):
         folder = environments.absolute() / requirements.stem
         print(f"installing {requirements.name} in {folder}", file=sys.stderr)
@@ -161,9 +161,9 @@ def install(environments: Path) -> None:
 
 
 def versions(server: Server, python: Path) -> dict[str, str]:
-    """The versions of the packages that a peer consists of, by package and environment; none of this program's own.
+    """The versions of the packages that a peer consists of, by package and environment, without this program's own.
 
-    Environments have different versions of one package: infinity-emb asks for an older transformers.
+    Environments may have different versions of a package: infinity-emb requires an older transformers.
     """
     if server.environment is None:
         return {}
@@ -177,7 +177,7 @@ def versions(server: Server, python: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that is ready; ``ready_s``: seconds since its program was started."""
+    """A server that is ready; ``ready_s``: seconds from the start of its program until it was ready."""
 
     port: int
     pid: int
@@ -186,10 +186,10 @@ class Running:
 
 @contextmanager
 def running(server: Server, python: Path, folder: Path, precision: str, home: Path) -> Iterator[Running]:
-    """Start a server, wait until it is ready, and stop it with all its processes at the end; ServerError."""
+    """Start a server, wait until it is ready, and stop all its processes at the end; ServerError if it fails."""
     home.mkdir(parents=True, exist_ok=True)
     place = Place(python, folder.absolute(), precision, free_port(), home)
-    # Where this program finds its modules is nothing to a peer; how many threads there are is the same for all.
+    # This program's module path does not apply to a peer; the number of threads is the same for all.
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     variables |= _OFFLINE | {"HF_HOME": str(home)} | server.variables(place)
     with open(home / "log", "w+", encoding="utf-8", errors="replace") as log:
@@ -226,20 +226,20 @@ def stop(program: "subprocess.Popen[bytes]") -> None:
 
 
 def _same_share(pid: int) -> None:
-    """Give all processes of a server the share of the processor that this program's group has.
+    """Give all processes of a server the CPU share of this program's group.
 
-    Linux shares it among sessions: a server whose workers are one of their own would compete with its own client.
+    Linux divides CPU time among sessions: a server whose workers form one of their own would compete with its client.
     """
     try:
         nice = Path("/proc/self/autogroup").read_text("ascii").split()[-1]
         for each in tree_of(pid):
             Path(f"/proc/{each}/autogroup").write_text(nice, "ascii")
     except (OSError, IndexError):
-        return  # another system, or it may not
+        return  # another system, or not permitted
 
 
 def is_ready(port: int, path: str) -> bool:
-    """Whether a server says so."""
+    """Whether a server reports that it is ready."""
     connection = http.client.HTTPConnection(HOST, port, timeout=2)
     try:
         connection.request("GET", path)
@@ -251,7 +251,7 @@ def is_ready(port: int, path: str) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A port on which nothing listens."""
     with socket.socket() as bound:
         bound.bind((HOST, 0))
         port: int = bound.getsockname()[1]

@@ -1,9 +1,9 @@
-"""P4: text to what training reads, Firth beside the preprocessing of transformers' masked-LM examples.
+"""P4: preprocessing text for training, Firth beside transformers' masked-LM examples.
 
 .venv/bin/python benchmarks/prepare.py --megabytes 100 --workers 2      # --once for memory at 1000; --quick
 
-Each side is a program of its own, started anew each time, with as many processes; its memory is that of all its
-processes together, looked at every 50 ms.
+Each side is a separate program, started anew each time, with the same number of processes; its memory is that of all
+its processes together, sampled every 50 ms.
 """
 
 import importlib.util
@@ -28,13 +28,13 @@ from firth.workers import cpu_count
 
 FIRTH, PEER = "Firth", "transformers and datasets"
 _LOOK_EVERY_S = 0.05
-# Of the number of tokens: both read the same text.
+# Tolerance for the number of tokens: both read the same text.
 TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a program took, and what it said. ``anonymous``: of its memory that no file backs, bytes, at its highest."""
+    """What a program used and reported. ``anonymous``: its peak memory not backed by files, in bytes."""
 
     seconds: float
     peak: int
@@ -43,7 +43,7 @@ class Usage:
 
 
 def watched(command: Sequence[str]) -> Usage:
-    """Run a program to its end, and see how much memory it and its processes hold. Its last line is JSON."""
+    """Run a program to its end and record the memory of it and its processes. Its last line must be JSON."""
     peak = anonymous = 0
     started_at_s = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
@@ -61,7 +61,7 @@ def watched(command: Sequence[str]) -> Usage:
 
 
 def memory_of_tree(pid: int) -> tuple[int, int]:
-    """Bytes that a process and all its descendants hold: resident, and of it what no file backs."""
+    """Bytes that a process and all its descendants hold: resident, and the part not backed by files."""
     found = [_memory(each) for each in tree_of(pid)]
     return sum(resident for resident, _ in found), sum(not_in_files for _, not_in_files in found)
 
@@ -71,7 +71,7 @@ def tree_of(pid: int) -> set[int]:
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name in brackets may have blanks; the parent is the second word after it.
+            # The name in brackets may contain blanks; the parent is the second word after it.
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except OSError:  # it has just ended
             continue
@@ -106,7 +106,7 @@ def command_of(name: str, text: Path, vocab: Path, out: Path, workers: int, *, c
 
 
 def repeated(text: Path, times: int) -> Path:
-    """A folder in which one file stands under many names."""
+    """A folder that contains one file under many names."""
     folder = text.with_name("texts")
     folder.mkdir()
     for number in range(times):
@@ -119,7 +119,7 @@ def disk(folder: Path) -> int:
 
 
 def checked(names: Sequence[str], options: Namespace, vocab: Path, folder: Path, data: Any) -> list[dict[str, Any]]:
-    """That both sides read the same number of tokens out of a small text."""
+    """Check that both sides read the same number of tokens from a small text."""
     if len(names) < 2:
         return []
     text = folder / "small.txt"
@@ -145,7 +145,7 @@ def run(options: Namespace, folder: Path) -> Path:
     checks = checked(names, options, vocab, folder, tokenizer)
     usages: dict[str, list[Usage]] = {name: [] for name in names}
     sizes: dict[str, dict[str, float]] = {}
-    # One round to warm up, unless one is all there is to be.
+    # One warm-up round, unless only one round is requested.
     rounds = 1 if options.once else options.repeats + 1
     with Progress("measuring", rounds * len(names), "runs") as progress:
         for number in range(rounds):
@@ -196,7 +196,7 @@ COLUMNS: measure.Columns = (
 
 
 def row(name: str, usages: Sequence[Usage], n_bytes: int) -> dict[str, Any]:
-    """A side's line: times in the median, memory at its highest."""
+    """A side's row: median times, peak memory."""
     seconds = [usage.seconds for usage in usages]
     return {
         "name": name, "mb_per_s": n_bytes / 1e6 / median(seconds), "seconds": median(seconds), "least_s": min(seconds),

@@ -1,9 +1,9 @@
-"""P2: a step of masked-LM and next-sentence pre-training on a processor, Firth beside transformers.
+"""P2: a step of masked-LM and next-sentence pre-training on a CPU, Firth beside transformers.
 
 .venv/bin/python benchmarks/pretrain_step.py --size mini      # or base; --quick; --text FILE
 
-Both update the same weights from the same tokens with the same masks, in the same types that a user gets; losses
-and gradients must be equal before the first step. To add a row of Firth, put its settings into OURS.
+Both update the same weights from the same tokens with the same masks, in the dtypes that a user gets; losses and
+gradients must be equal before the first step. To add a row for Firth, put its settings into OURS.
 """
 
 import importlib.util
@@ -35,14 +35,14 @@ from firth.training.trainer import Trainer
 # A row's name and its --set settings.
 FIRTH, PLAIN = "Firth", "transformers, float32"
 OURS: dict[str, list[str]] = {FIRTH: []}
-# Tokens of a step: a base model takes seconds for a thousand.
+# Tokens per step: a base model takes seconds for a thousand.
 BATCH_TOKENS = {"tiny": 512, "mini": 4096, "small": 4096, "medium": 2048, "base": 1024, "large": 512}
 _STEPS = 2
 _BYTES = 2_000_000
 
 
 def corpus_of(options: Namespace, folder: Path) -> tuple[Corpus, str]:
-    """The corpus, and what it is made of: a file that was named, real articles and novels, or nothing real."""
+    """The corpus and its origin: a given file, real articles and novels, or made-up text."""
     tokenizer = material.tokenizer_for(options.data, 2000 if options.quick else material.VOCAB_SIZE)
     if options.text is None and not material.real(options.data):
         n_tokens = 20_000 if options.quick else 400_000
@@ -77,7 +77,7 @@ def train(trainer: Trainer, batches: Sequence[Batch]) -> None:
 
 
 def peers(trainer: Trainer, options: Namespace) -> dict[str, PeerStep]:
-    """Their steps from the trainer's weights."""
+    """Their steps, starting from the trainer's weights."""
     if importlib.util.find_spec("transformers") is None:
         return {}
     made = {PLAIN: PeerStep(peer(trainer.objective), torch.float32)}
@@ -92,7 +92,7 @@ def peers(trainer: Trainer, options: Namespace) -> dict[str, PeerStep]:
 def check(
     trainers: dict[str, Trainer], theirs: dict[str, PeerStep], batch: Batch, given: dict[str, torch.Tensor]
 ) -> list[dict[str, Any]]:
-    """That all compute what theirs does in float32."""
+    """Check that all compute what theirs does in float32."""
     if not theirs:
         return []
     expected = theirs[PLAIN].first(given)

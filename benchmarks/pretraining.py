@@ -14,13 +14,13 @@ from firth.data.batch import Batch, Objective
 from firth.packed import to_padded
 from firth.training.trainer import Trainer
 
-# What may differ before the first step, dropout off: losses, and norms of the whole gradient relative to themselves.
-# Losses alone would show little: those of fresh weights are near ln V whatever is computed.
+# Tolerances before the first step, without dropout: of losses, and of the relative norm of the whole gradient. Losses
+# alone would show little: with random initial weights they are near ln V whatever is computed.
 TOLERANCES = {torch.float32: (1e-4, 1e-3), torch.bfloat16: (1e-2, 3e-2)}
 
 
 def peer(objective: Objective) -> nn.Module:
-    """The model of transformers with the sizes and weights of ours."""
+    """The transformers model with our sizes and weights."""
     import transformers
 
     config = objective.encoder.config
@@ -31,13 +31,13 @@ def peer(objective: Objective) -> nn.Module:
     )
     state = to_theirs(objective.state_dict(), expand(hf_bert.NAMES, config.n_layers))
     missing, unknown = model.load_state_dict(state, strict=False)
-    # Their output matrix is their embedding, and the bias has two names.
+    # Their output matrix is tied to the embedding, and the bias has two names.
     assert not unknown and all(name.startswith("cls.predictions.decoder.") for name in missing), (missing, unknown)
     return model
 
 
 def padded(batch: Batch) -> dict[str, Tensor]:
-    """The batch as they read it: rectangles, a mask, and -100 wherever nothing is asked."""
+    """The batch in their format: padded, with a mask, and -100 where there is no target."""
     tokens, asked = batch.tokens, batch.targets["mlm"]
     ids, real = to_padded(tokens.ids, tokens.rows)
     labels = torch.full((tokens.rows.n_tokens,), -100)
@@ -54,7 +54,7 @@ def padded(batch: Batch) -> dict[str, Tensor]:
 
 @dataclass
 class PeerStep:
-    """Their updates, in the type that matrix products compute in (autocast, unless it is float32)."""
+    """Their updates, in the dtype of the matrix products (autocast, unless it is float32)."""
 
     model: nn.Module
     dtype: torch.dtype
@@ -89,12 +89,12 @@ class PeerStep:
 
 
 def on(device: str, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors there."""
+    """The tensors on that device."""
     return {name: value.to(device) for name, value in given.items()}
 
 
 def first(trainer: Trainer, batch: Batch) -> tuple[float, float]:
-    """The same of ours, in the type that the trainer computes in."""
+    """The same for ours, in the trainer's dtype."""
     trainer.objective.eval()
     losses, counts = trainer.forward(batch.to(trainer.device), None).losses, batch.counts()
     loss = torch.stack([losses[term] / counts[term] for term in losses]).sum()
@@ -104,7 +104,7 @@ def first(trainer: Trainer, batch: Batch) -> tuple[float, float]:
 
 
 def gradient_norm(model: nn.Module) -> float:
-    """Of all parameters together; takes the gradients away."""
+    """The gradient norm of all parameters together; clears the gradients."""
     norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
     model.zero_grad(set_to_none=True)
     return norm
@@ -113,7 +113,7 @@ def gradient_norm(model: nn.Module) -> float:
 def checked(
     name: str, dtype: torch.dtype, found: tuple[float, float], expected: tuple[float, float]
 ) -> list[dict[str, Any]]:
-    """That a contestant's loss and gradient are those of float32, as facts to record."""
+    """Check that a contestant's loss and gradient match float32; facts to record."""
     for_loss, for_norm = TOLERANCES[dtype]
     return [
         measure.check(f"{name}, loss", abs(found[0] - expected[0]), for_loss),

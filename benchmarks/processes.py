@@ -1,4 +1,4 @@
-"""Pre-training by as many processes as there are cores, beside one process: the same tokens a core and update.
+"""Pre-training by one process per core, beside one process: the same tokens per core and update.
 
 .venv/bin/python benchmarks/processes.py
 """
@@ -48,7 +48,7 @@ SIZES = {"bert-mini": 4096, "bert-base": 1024}
 def run(
     processes: int, threads: int, cores: int, name: str, tokens: int, steps: int, folder: Path, corpus: Path
 ) -> list[float]:
-    """Tokens/s of each update of a run of so many processes, which together have so many threads."""
+    """Tokens/s of each update of a run with this many processes, which share this many threads."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
     with TemporaryDirectory(dir=folder) as place:
@@ -63,14 +63,14 @@ def run(
 
 
 def compared(name: str, tokens: int, options: Any, folder: Path) -> list[dict[str, Any]]:
-    """A row for one process of one thread, one for a process on each core, one for one process on all; in turn."""
+    """Rows for one process with one thread, a process on each core, and one process on all cores; measured in turn."""
     from firth.bench.synthetic import plain_corpus, plain_tokenizer
     from firth.workers import cpu_count
 
     cores = max(cpu_count(), 2)
     corpus = plain_corpus(folder / "corpus", plain_tokenizer(100 if options.quick else 30_522), 24 * cores * tokens)
     steps = 2 if options.quick else 4
-    # Processes, threads, and the cores' worth of tokens in an update.
+    # Processes, threads, and the number of cores' worth of tokens in an update.
     ways = {"1": (1, 1, 1), str(cores): (cores, cores, cores), f"1 with {cores} threads": (1, cores, cores)}
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(options.repeats):

@@ -2,8 +2,8 @@
 
 .venv/bin/python benchmarks/products.py
 
-The forms: the layer of PyTorch, and those of ``firth.inference.fast`` in each precision of this processor. What
-``--precision auto`` chooses without bfloat16 units is chosen from here.
+The forms: PyTorch's layer, and those of ``firth.inference.fast`` in each precision of this CPU. The choice of
+``--precision auto`` without bfloat16 units is based on these results.
 """
 
 import copy
@@ -21,7 +21,7 @@ from firth.inference.fast import HalfLinear, Int8Linear, PackedLinear
 from firth.machine import has_fast_bfloat16
 
 N_LAYERS, WIDTH = 12, 768
-# Inputs and outputs of one layer's products, in multiples of the width.
+# Inputs and outputs of one layer's products, in multiples of the hidden size.
 SHAPES = ((1, 3), (1, 1), (1, 4), (4, 1))
 ROWS = (8, 24, 28, 64, 256, 1024)
 
@@ -40,7 +40,7 @@ def forms() -> Mapping[str, Callable[[nn.Linear], nn.Module]]:
 
 
 def compared(n_layers: int, width: int, options: Namespace) -> list[dict[str, Any]]:
-    """A row of the table for each form: milliseconds of all layers for each number of rows."""
+    """A row of the table for each form: milliseconds of all layers at each number of rows."""
     torch.manual_seed(0)
     linears = [nn.Linear(a * width, b * width) for _ in range(n_layers) for a, b in SHAPES]
     layers = {name: [make(linear) for linear in linears] for name, make in forms().items()}

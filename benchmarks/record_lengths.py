@@ -1,4 +1,4 @@
-"""Write lengths.json: how long the texts of the benchmarks are, for machines that do not have them.
+"""Write lengths.json: the lengths of the benchmarks' texts, for machines without those texts.
 
 .venv/bin/python benchmarks/record_lengths.py ../shared/data
 """

@@ -1,9 +1,9 @@
-"""The BiLSTM on a processor: rows in rectangles, few wide ones or many narrow ones.
+"""The BiLSTM on a CPU: rows in rectangles, few wide ones or many narrow ones.
 
 .venv/bin/python benchmarks/recurrent.py
 
-What the package does (``firth.layers.recurrent._STEP_ROWS``) is chosen from here. Beside it PyTorch's own ``nn.LSTM``
-as users run it: padded, then packed by ``pack_padded_sequence``, which goes step by step.
+The package's constant (``firth.layers.recurrent._STEP_ROWS``) is chosen from these results. Also compared: PyTorch's
+``nn.LSTM`` as users run it: padded, then packed by ``pack_padded_sequence``, which runs step by step.
 """
 
 from argparse import Namespace
@@ -42,7 +42,7 @@ PADDED = "nn.LSTM, padded and packed"
 
 
 def with_steps_of(n_rows: float, layer: BiRNN) -> Callable[[Tensor, Rows], Tensor]:
-    """The layer, with rectangles that are the best ones if a step costs so many rows; infinity: one rectangle."""
+    """The layer, with the optimal rectangles if a step costs this many rows; infinity: one rectangle."""
 
     def run(x: Tensor, rows: Rows) -> Tensor:
         before, recurrent._STEP_ROWS = recurrent._STEP_ROWS, n_rows
@@ -82,7 +82,7 @@ def as_users_run_it(layer: BiRNN) -> Callable[[Tensor, Rows], Tensor]:
 
 
 def compared(kind: str, dtype: torch.dtype, options: Namespace) -> tuple[list[Any], dict[str, Any]]:
-    """The rows of the table for one kind of rows, and how far the forms are from each other."""
+    """The rows of the table for one kind of rows, and the differences between the forms."""
     lengths = KINDS[kind](np.random.default_rng(0))[: 2 if options.quick else None]
     rows = Rows.from_lengths(lengths)
     torch.manual_seed(0)

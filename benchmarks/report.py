@@ -8,7 +8,7 @@ from pathlib import Path
 
 from measure import RESULTS, ROOT, markdown
 
-# The order of the page; what has no place in it comes last, by name.
+# The order of the page; records that are not listed come last, by name.
 ORDER = (
     "encode-sentences", "encode-mixed", "pretrain-step-mini", "pretrain-step-base", "same-minutes",
     "finetune-step-mini", "finetune-step-base", "attention", "products", "prepare", "loader",
@@ -26,7 +26,7 @@ in the same run. [benchmarks/](../benchmarks/README.md) says what counts and how
 
 
 def place(path: Path) -> tuple[int, str]:
-    """Where a record comes on the page."""
+    """The position of a record on the page."""
     found = [number for number, name in enumerate(ORDER) if path.stem.startswith(name)]
     return (found[0] if found else len(ORDER), path.stem)
 

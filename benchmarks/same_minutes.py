@@ -2,10 +2,10 @@
 
 .venv/bin/python benchmarks/same_minutes.py --minutes 15      # of each; --quick
 
-Both train a mini BERT from new weights on the same pieces of the same documents, masked words alone, with the same
-optimiser, rates and number of tokens a step, in bfloat16 where the processor computes in it. How many steps a run
-gets follows from its own speed over the first ones. Both models are then asked the same held-out words, and
-fine-tuned by the same recipe.
+Both train a mini BERT from scratch on the same tokens of the same documents, masked-LM alone, with the same optimiser,
+learning rates and number of tokens per step, in bfloat16 where the CPU computes in it. The number of steps of a run
+follows from its own speed over the first ones. Both models then predict the same held-out words, and are fine-tuned
+by the same recipe.
 """
 
 import importlib.util
@@ -55,7 +55,7 @@ COLUMNS: measure.Columns = (
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How long: first so many steps to know the speed, then the minutes."""
+    """The length of a run: first some steps to measure the speed, then the minutes."""
 
     probe: int
     minutes: float
@@ -65,7 +65,7 @@ class Amount:
 
 
 def corpus_of(options: Namespace, folder: Path) -> Corpus:
-    """Articles and novels, a fiftieth of the documents held out; made-up words without them."""
+    """Articles and novels, a fiftieth of the documents held out; made-up words where those are missing."""
     tokenizer = material.tokenizer_for(options.data, 2000 if options.quick else material.VOCAB_SIZE)
     material.write_text(folder / "text.txt", 100_000 if options.quick else 40_000_000, options.data, tokenizer)
     tokenizer.save(folder / "vocab")
@@ -92,7 +92,7 @@ def recipe_for(corpus: Corpus, size: str, steps: int, model: str = "") -> Pretra
 
 
 def ours(corpus: Corpus, size: str, amount: Amount, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The model's folder, and what its run was."""
+    """The model's folder, and the facts of its run."""
     pretrain(recipe_for(corpus, size, amount.probe), folder / "probe", tell=_silent)
     first, last = (_training(folder / "probe")[i] for i in (0, -1))
     seconds = (last["elapsed_s"] - first["elapsed_s"]) / (last["step"] - first["step"])
@@ -108,14 +108,14 @@ def _training(run: Path) -> list[dict[str, Any]]:
 
 
 def _silent(text: str) -> None:
-    """Nothing but the figures."""
+    """Report nothing: only the figures are shown."""
 
 
 # -- transformers ----------------------------------------------------------------------------------------------
 
 
 def blocks(corpus: Corpus, split: Split) -> list[list[int]]:
-    """Documents between their special pieces, one after the other, cut every ``LENGTH``: as ``run_mlm`` has them."""
+    """Documents with their special tokens, concatenated and cut every ``LENGTH``, as in ``run_mlm``."""
     stream = [piece for document in _documents(corpus, split) for piece in document]
     return [stream[a : a + LENGTH] for a in range(0, len(stream) - LENGTH + 1, LENGTH)]
 
@@ -129,7 +129,7 @@ def _documents(corpus: Corpus, split: Split) -> Iterator[list[int]]:
 
 
 def collator(corpus: Corpus) -> Any:
-    """Theirs, which masks."""
+    """Their collator, which masks."""
     import transformers
 
     tokenizer = transformers.PreTrainedTokenizerFast(
@@ -140,7 +140,7 @@ def collator(corpus: Corpus) -> Any:
 
 
 def theirs(corpus: Corpus, size: str, amount: Amount, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The same of a ``BertForMaskedLM``."""
+    """The same for a ``BertForMaskedLM``."""
     rows = [{"input_ids": block} for block in blocks(corpus, "train")]
     trainer, _ = assemble(recipe_for(corpus, size, 1), folder / "none", find_machine("auto"), World(), _silent)
     (folder / "fresh").mkdir()
@@ -159,7 +159,7 @@ def theirs(corpus: Corpus, size: str, amount: Amount, folder: Path) -> tuple[Pat
 def _trained(
     corpus: Corpus, size: str, rows: list[dict[str, Any]], steps: int, folder: Path
 ) -> tuple[Any, list[float]]:
-    """A new model after so many steps, and the time at the begin and after each step."""
+    """A new model after this many steps, and the time at the start and after each step."""
     import transformers
 
     times: list[float] = []
@@ -190,7 +190,7 @@ def _trained(
 
 
 def on_rows(corpus: Corpus, folder: Path, scratch: Path) -> dict[str, float]:
-    """Held-out documents in rows of their own, as Firth has them: loss a masked word, and the share of right ones."""
+    """Held-out documents in rows of their own, as in Firth: loss per masked word, and masked-LM accuracy."""
     recipe = recipe_for(corpus, "", 1, f"{folder}/")
     with deterministic():
         trainer, _ = assemble(recipe, scratch, find_machine("float32"), World(), _silent)
@@ -199,7 +199,7 @@ def on_rows(corpus: Corpus, folder: Path, scratch: Path) -> dict[str, float]:
 
 
 def on_blocks(corpus: Corpus, folder: Path) -> float:
-    """Held-out blocks, as transformers has them: loss a masked word."""
+    """Held-out blocks, as in transformers: loss per masked word."""
     import transformers
 
     model = transformers.BertForMaskedLM.from_pretrained(folder).eval()
@@ -215,11 +215,11 @@ def on_blocks(corpus: Corpus, folder: Path) -> float:
 
 
 def on_sentiment(folder: Path, data: Path, out: Path) -> dict[str, float]:
-    """Fine-tuned on SST-2 with one recipe."""
+    """The result on SST-2 after fine-tuning with one recipe."""
     plain = {
         "task": "glue/sst2", "model": f"{folder}/",
         "data": {"folder": str(data / "glue/SST-2"), "limit": MOST_EXAMPLES},
-        # The mean of all tokens: without next sentences nothing has taught the first one to stand for a text.
+        # The mean of all tokens: without next-sentence prediction, the first token was not trained to represent a text.
         "head": {"network": {"pool": "mean"}},
         "optim": {"kind": "adamw", "learning_rate": 4e-4}, "train": {"seeds": SEEDS, "epochs": 1.0},
     }  # fmt: skip

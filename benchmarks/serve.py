@@ -2,9 +2,9 @@
 
 .venv/bin/python benchmarks/serve.py MODEL [--seconds 8] [--tokens 16] [--shares 0.3 0.7 3]
 
-Starts ``firth serve MODEL`` on loopback. First 32 clients ask as fast as they are answered: that is the capacity.
-Then requests arrive at random times (Poisson) at shares of it, whether or not earlier ones are answered. Figures of one
-run are for comparison with one another; ``serve_peers.py`` records a comparison with other servers.
+Starts ``firth serve MODEL`` on loopback. First, 32 clients send requests as fast as they are answered: that is the
+capacity. Then requests arrive at random times (Poisson) at shares of it, whether or not earlier ones are answered.
+Compare figures within one run only; ``serve_peers.py`` records a comparison with other servers.
 """
 
 import argparse
@@ -24,7 +24,7 @@ TEXT = "the old farmer walked to a green hill near our river before winter came 
 
 
 def questions(path: str, n_words: int, seed: int) -> Iterator[load.Question]:
-    """Texts of about so many tokens, another one each time."""
+    """Texts of about this many tokens, each different."""
     rng, words = random.Random(seed), TEXT.split()
     while True:
         body = json.dumps({"inputs": " ".join(rng.choices(words, k=n_words))}).encode()
@@ -32,7 +32,7 @@ def questions(path: str, n_words: int, seed: int) -> Iterator[load.Question]:
 
 
 def resident_bytes(metrics: str) -> float:
-    """The server's memory, of its metrics."""
+    """The server's memory, from its metrics."""
     return next(float(line.split()[1]) for line in metrics.splitlines() if line.startswith("firth_resident_bytes "))
 
 

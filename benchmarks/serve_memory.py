@@ -23,7 +23,7 @@ from serve import resident_bytes
 from firth.progress import Progress
 
 CLIENTS, TENTHS, READINGS, SENTENCES = 32, 10, 10, 320
-# Tenths of the requests that come before those that count.
+# Tenths of the requests that precede those that count.
 WARM_UP = 1
 MOST_GROWTH = 0.01
 COLUMNS: measure.Columns = (
@@ -36,7 +36,7 @@ COLUMNS: measure.Columns = (
 
 
 async def looked_at(port: int, questions: Sequence[load.Question], requests: int) -> list[dict[str, Any]]:
-    """A row for the server's memory over each tenth of the requests, and over those that warm it up."""
+    """Rows of the server's memory over each tenth of the requests, and over the warm-up."""
     endless, rows, part = itertools.cycle(questions), list[dict[str, Any]](), requests // TENTHS
     async with load.clients(peer_servers.HOST, port, CLIENTS) as clients:
         with Progress("asking", (WARM_UP + TENTHS) * part, "requests") as progress:

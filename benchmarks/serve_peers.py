@@ -3,9 +3,9 @@
 .venv/bin/python benchmarks/serve_peers.py --envs ~/peers --install      # once: an environment for each peer
 .venv/bin/python benchmarks/serve_peers.py --envs ~/peers                # about 20 minutes; --quick
 
-Every server answers with the vector of one text (the mean of its tokens) by the same BERT with random weights. They
-are started one after the other on loopback, checked to answer the same vectors, and asked the same texts by 32 clients
-of addresses of their own; for ``firth serve`` there are further loads.
+Every server returns the vector of one text (the mean of its tokens) from the same BERT with random weights. They are
+started one after the other on loopback, checked for equal vectors, and sent the same texts by 32 clients with their
+own addresses; ``firth serve`` gets further loads.
 """
 
 import asyncio
@@ -38,15 +38,15 @@ from firth.progress import Progress
 from firth.text.tokenizer import Tokenizer
 
 CLIENTS = 32
-# Distance of the vectors of one text, each of length 1, from Firth's in float32 in one process.
+# Distance of a text's vector (normalised to length 1) from Firth's in float32 in one process.
 TOLERANCE = 1e-2
-# Of a server's capacity, and of the capacity of the first contestant at the load that is equal for all.
+# Shares of a server's own capacity, and of the first contestant's capacity for the load that is equal for all.
 SHARE = 0.7
 OVERLOAD = 3.0
 INTERACTIVE_SHARE = 0.3
 BULK = (32, 510)  # texts and their tokens, without the two special ones
 
-# The first one's capacity decides the load that is equal for all: it is the slowest of those that many write.
+# The first one's capacity sets the load that is equal for all: it is the slowest of the common choices.
 CONTESTANTS: Mapping[str, tuple[Server, str]] = {
     "FastAPI + transformers, float32, as users write it": (FASTAPI, "float32"),
     OURS["float32"]: (FIRTH, "float32"),
@@ -64,7 +64,7 @@ CONTESTANTS: Mapping[str, tuple[Server, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The texts of all loads with their numbers of tokens (special ones included), and how much of each load."""
+    """The texts of all loads with their token counts (special tokens included), and the size of each load."""
 
     sentences: tuple[tuple[str, int], ...]
     mixed: tuple[tuple[str, int], ...]
@@ -76,7 +76,7 @@ class Material:
 
     @property
     def probes(self) -> list[str]:
-        """Texts whose vectors are compared: of several lengths."""
+        """Texts of several lengths whose vectors are compared."""
         ordered = sorted(self.mixed, key=lambda one: one[1])
         return [ordered[round(i)][0] for i in np.linspace(0, len(ordered) - 1, self.checked)]
 
@@ -109,7 +109,7 @@ def asked(server: Server, texts: Sequence[tuple[str, int]]) -> list[load.Questio
 
 
 async def vectors(server: Server, port: int, texts: Sequence[str]) -> np.ndarray:
-    """Unit vectors of texts; RuntimeError for an answer that is none."""
+    """Unit vectors of texts; RuntimeError if a request fails."""
     found = []
     async with load.clients(peer_servers.HOST, port, 1) as (client,):
         for text in texts:
@@ -123,7 +123,7 @@ async def vectors(server: Server, port: int, texts: Sequence[str]) -> np.ndarray
 async def loads(
     server: Server, port: int, work: Material, equal_rate: float | None, progress: Progress
 ) -> dict[str, dict[str, Any]]:
-    """The loads of every server, by name. ``equal_rate``: requests a second; None: ``SHARE`` of its own capacity."""
+    """The loads of every server, by name. ``equal_rate``: requests per second; None: ``SHARE`` of its own capacity."""
     sentences, mixed = asked(server, work.sentences), asked(server, work.mixed)
     found: dict[str, load.Outcome] = {}
     async with load.clients(peer_servers.HOST, port, CLIENTS) as clients:
@@ -164,7 +164,7 @@ async def further(port: int, work: Material, capacity: float, progress: Progress
 
 
 async def many(port: int, work: Material) -> dict[str, Any]:
-    """``requests`` to a tiny model: how many a second."""
+    """The summary of ``requests`` to a tiny model."""
     endless = itertools.cycle(asked(FIRTH, work.sentences))
     async with load.clients(peer_servers.HOST, port, CLIENTS) as clients:
         await load.closed(clients, itertools.islice(endless, work.requests // 10))
@@ -172,7 +172,7 @@ async def many(port: int, work: Material) -> dict[str, Any]:
 
 
 def in_process(folder: Path, precision: str, work: Material) -> InProcess:
-    """The same texts through ``model.embed`` here."""
+    """The same texts through ``model.embed`` in this process."""
     model = firth.load(folder, precision=precision)
     sentences, mixed = [text for text, _ in work.sentences], [text for text, _ in work.mixed]
     model.embed(sentences[:CLIENTS])
@@ -193,7 +193,7 @@ def in_process(folder: Path, precision: str, work: Material) -> InProcess:
 
 
 def matrix_rate() -> float:
-    """Operations a second of the float32 matrix product: what this machine does in these minutes."""
+    """Operations per second of the float32 matrix product: what this machine achieves at this time."""
     product = matrix_products()["matrix product, float32"]
     product.run()
     started_s = time.perf_counter()
@@ -203,7 +203,7 @@ def matrix_rate() -> float:
 
 @dataclass(eq=False)
 class Run:
-    """What one run has found so far. ``folder``: for models and whatever servers write."""
+    """The results of one run so far. ``folder``: for models and the files that servers write."""
 
     options: Namespace
     folder: Path
@@ -217,7 +217,7 @@ class Run:
         self.equal_rate: float | None = None
 
     def contest(self, name: str, server: Server, precision: str) -> None:
-        """Measure one contestant; one that cannot run, or answers other vectors, is noted with the reason."""
+        """Measure one contestant; one that cannot run, or returns other vectors, is noted with the reason."""
         python = peer_servers.python_of(server, self.options.envs)
         if python is None:
             self.notes.append(f"{name}: left out, not installed.")
@@ -282,7 +282,7 @@ def run(options: Namespace, folder: Path) -> Path:
 
 
 def write(options: Namespace, size: str, state: Run, processes: Mapping[str, InProcess], tiny: dict[str, Any]) -> Path:
-    """The record."""
+    """Write the record."""
     work, peaks = state.work, [each.peak for each in state.measured]
     totals = {"sentences": sum(n for _, n in work.sentences), "mixed": sum(n for _, n in work.mixed)}
     where = "SST-2 and SQuAD" if material.real(options.data) else "made-up words in the lengths of SST-2 and SQuAD"

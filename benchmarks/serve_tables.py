@@ -1,4 +1,4 @@
-"""The tables of ``serve_peers.py``: what was measured, and which targets it meets."""
+"""The tables of ``serve_peers.py``: the measurements, and which targets they meet."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ OURS = {"float32": "firth serve, float32", "bfloat16": "firth serve, bfloat16"}
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A contestant's loads by name. ``peak``: operations a second of a matrix product, timed just before."""
+    """A contestant's loads by name. ``peak``: operations per second of a matrix product, timed just before."""
 
     name: str
     precision: str
@@ -31,7 +31,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class InProcess:
-    """The same work by ``model.embed`` in one process: tokens a second, and milliseconds of one sentence alone."""
+    """The same work by ``model.embed`` in one process: tokens per second, and milliseconds for one sentence alone."""
 
     sentences_per_s: float
     mixed_per_s: float
@@ -81,7 +81,7 @@ def comparison(measured: Sequence[Measured], processes: Mapping[str, InProcess])
 
 
 def latencies(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Milliseconds of every contestant, alone and at random times."""
+    """Milliseconds of every contestant, for single requests and at random times."""
     rows = []
     for each in measured:
         row: dict[str, Any] = {"name": each.name, "alone_p50": each.loads["alone"]["answered_p50_ms"]}
@@ -113,7 +113,7 @@ def latencies(measured: Sequence[Measured]) -> dict[str, Any]:
 def firth_alone(
     measured: Sequence[Measured], processes: Mapping[str, InProcess], tiny: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What only ``firth serve`` was asked to do."""
+    """The loads that only ``firth serve`` was given."""
     loads = _ours(measured, "float32").loads
 
     def row(name: str, load: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def firth_alone(
 def targets(
     measured: Sequence[Measured], processes: Mapping[str, InProcess], tiny: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Each target with what was measured, and whether that meets it."""
+    """Each target with its measurement, and whether it is met."""
     rows: list[dict[str, Any]] = []
 
     def row(name: str, wanted: str, value: float, form: str, met: Callable[[float], bool]) -> None:

@@ -1,4 +1,4 @@
-"""P8: how long until a program can begin: imports and ``--help``, each in a fresh process.
+"""P8: start-up time: imports and ``--help``, each in a fresh process.
 
 .venv/bin/python benchmarks/startup.py
 """
@@ -36,7 +36,7 @@ COLUMNS: measure.Columns = (
 
 
 def starting(command: Sequence[str], place: Path) -> Callable[[], None]:
-    """A function that runs the command in a new Python to its end, in the folder ``place``."""
+    """A function that runs the command in a new Python process to its end, in the folder ``place``."""
 
     def run() -> None:
         subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, cwd=place)
@@ -52,7 +52,7 @@ def write_model(folder: Path) -> None:
 
 
 def possible(name: str) -> bool:
-    """Whether what a line imports is installed."""
+    """Whether the packages that a line imports are installed."""
     wanted = [package for package in ("sentence_transformers", "transformers") if package in name]
     return not wanted or importlib.util.find_spec(wanted[0]) is not None
 

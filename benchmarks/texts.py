@@ -1,6 +1,6 @@
-"""The texts of the benchmarks: real ones where they are, else made-up words in real lengths.
+"""The texts of the benchmarks: real ones where they are available, else made-up words in real lengths.
 
-``lengths.json`` has the lengths (``record_lengths.py`` wrote it), so that a machine without the texts does the
+``lengths.json`` has the lengths (written by ``record_lengths.py``), so that a machine without the texts does the
 same work.
 """
 
@@ -18,19 +18,19 @@ from firth.text.tokenizer import Tokenizer
 VOCABULARY = "bert-vocab/bert-base-uncased-vocab.txt"
 LENGTHS = Path(__file__).with_name("lengths.json")
 VOCAB_SIZE = 30_522
-# A mix of what gets encoded: sentences of reviews, questions, paragraphs; the paragraphs hold most of the tokens.
+# A typical mix: sentences of reviews, questions, paragraphs; the paragraphs hold most of the tokens.
 MIXED = {"sentences": 5, "questions": 2, "paragraphs": 1}
-# What BERT reads, less its two special pieces.
+# BERT's maximum length, less two special tokens.
 _MOST = 510
 
 
 def real(data: Path) -> bool:
-    """Whether the real texts are there."""
+    """Whether the real texts are available."""
     return all((data / name).is_file() for name in (VOCABULARY, "glue/SST-2/dev.tsv", "squad-v1.1/dev.json"))
 
 
 def tokenizer_for(data: Path, size: int = VOCAB_SIZE) -> Tokenizer:
-    """Google's uncased vocabulary, or as many made-up words."""
+    """Google's uncased vocabulary, or one of as many made-up words."""
     return Tokenizer.load(data / VOCABULARY) if real(data) else plain_tokenizer(size)
 
 
@@ -47,13 +47,13 @@ def read(data: Path, kind: str) -> list[str]:
 
 
 def recorded(kind: str) -> list[int]:
-    """The lengths of all texts of a kind, in pieces without special ones."""
+    """The lengths of all texts of a kind, in tokens without special ones."""
     histogram = json.loads(LENGTHS.read_text("utf-8"))["histograms"][kind]
     return [int(length) for length, n in histogram.items() for _ in range(n)]
 
 
 def texts(data: Path, kind: str, n: int, tokenizer: Tokenizer, seed: int = 1) -> list[str]:
-    """``n`` texts in random order: ``sentences`` or ``mixed``; none that BERT would read in two parts."""
+    """``n`` texts in random order: ``sentences`` or ``mixed``; none that BERT would have to split."""
     rng = np.random.default_rng(seed)
     shares = MIXED if kind == "mixed" else {kind: 1}
     found = list[str]()
@@ -66,7 +66,7 @@ def texts(data: Path, kind: str, n: int, tokenizer: Tokenizer, seed: int = 1) ->
 
 
 def _draw(every: Sequence[str], n: int, rng: np.random.Generator) -> list[str]:
-    """``n`` of them, each as often as any other where there are fewer."""
+    """``n`` of the items; if there are fewer, each is repeated about equally often."""
     order = np.concatenate([rng.permutation(len(every)) for _ in range(-(-n // len(every)))])
     return [every[i] for i in order[:n]]
 
@@ -76,7 +76,7 @@ def _make(part: str, n: int, tokenizer: Tokenizer, rng: np.random.Generator) -> 
 
 
 def documents(data: Path, tokenizer: Tokenizer) -> Iterator[str]:
-    """Documents of English articles and novels over and over, each time in another order; made up without them."""
+    """Documents of English articles and novels, repeated in a new order each time; made up where missing."""
     paths = [path for name in ("en-wiki", "en-books") if (path := data / name / "train.txt.xz").is_file()]
     if paths:
         every = [text for path in paths for text in lzma.decompress(path.read_bytes()).decode().split("\n\n")]
@@ -88,13 +88,13 @@ def documents(data: Path, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _made_document(tokenizer: Tokenizer, seed: int) -> str:
-    """Twenty sentences that a splitter sees as such."""
+    """Twenty sentences that a splitter recognises."""
     lengths = np.random.default_rng(seed).choice(recorded("article sentences"), 20).tolist()
     return " ".join(sentence.capitalize() + "." for sentence in plain_texts(tokenizer, lengths, seed))
 
 
 def write_text(path: Path, n_bytes: int, data: Path, tokenizer: Tokenizer) -> int:
-    """Write documents until the file has ``n_bytes``; returns how many it has."""
+    """Write documents until the file has ``n_bytes``; returns its size."""
     with open(path, "wb") as file:
         for document in documents(data, tokenizer):
             file.write(document.strip().encode() + b"\n\n")

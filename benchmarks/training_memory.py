@@ -1,6 +1,6 @@
-"""What a training step takes in memory, against what ``firth pretrain`` says of it before it starts.
+"""The memory of a training step, against the estimate that ``firth pretrain`` prints before it starts.
 
-Each row is a process of its own: the peak of its memory over two steps, less what it had before the model was made.
+Each row is a separate process: its peak memory over two steps, less its memory before the model was made.
 
 .venv/bin/python benchmarks/training_memory.py
 """

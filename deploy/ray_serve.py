@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 def build(models: str, host: str, key: str) -> ASGIApp:
     """In a replica: load the models and start the engine behind the routes."""
-    # Imported here: only replicas need torch and the models.
+    # Imported here because only replicas need torch and the models.
     from firth.serving.access import KEY_VARIABLE, make_access
     from firth.serving.app import make_app
     from firth.serving.config import Limits
@@ -33,7 +33,7 @@ def build(models: str, host: str, key: str) -> ASGIApp:
 
 @serve.deployment(
     num_replicas=2,
-    # The engine of a replica forms batches of what waits and refuses what would wait too long; Ray Serve only spreads.
+    # A replica's engine batches waiting requests and refuses those that would wait too long; Ray Serve only routes.
     max_ongoing_requests=512,
     graceful_shutdown_timeout_s=35,  # accepted requests may take drain_s (30 s) to end
     health_check_period_s=5,
@@ -50,7 +50,7 @@ class Firth:
         return build(*self.given)
 
 
-# Replicas of other nodes do not see these variables, so they travel with the application.
+# Replicas on other nodes do not see these variables, so the application carries them.
 application = Firth.bind(
     os.environ.get("FIRTH_MODELS", ""), os.environ.get("FIRTH_HOST", "127.0.0.1"), os.environ.get("FIRTH_API_KEY", "")
 )

@@ -1,7 +1,7 @@
 """Look up known vulnerabilities of the pinned dependencies (``make audit``).
 
-It says how many were looked up: an index may know none of them. Skipped, with the reason, where pip-audit is not
-installed or reaches no network. What it finds is an error.
+Prints how many were looked up, because an index may know none of them. Skipped, with the reason, where pip-audit is not
+installed or has no network. Any finding is an error.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-# With --no-deps each line must be a pin, as all of constraints.txt are; nothing is installed to find out.
+# --no-deps requires each line to be a pin, as all of constraints.txt are; nothing is installed to resolve them.
 COMMAND = (
     *("-m", "pip_audit", "--requirement", "constraints.txt", "--no-deps", "--disable-pip"),
     *("--progress-spinner", "off", "--format", "json"),
@@ -18,7 +18,7 @@ COMMAND = (
 
 
 def verdict(dependencies: list[dict[str, Any]]) -> tuple[int, str]:
-    """The exit code and the lines to print, of pip-audit's list of dependencies."""
+    """The exit code and the lines to print for pip-audit's list of dependencies."""
     unknown = [one["name"] for one in dependencies if "skip_reason" in one]
     found = [
         f"{one['name']} {one['version']}: {hole['id']}, mended in {', '.join(hole['fix_versions']) or 'no version yet'}"

@@ -1,11 +1,11 @@
-"""Make questions from articles that need no labels: SQuAD's format, to teach a small encoder to look a span up.
+"""Make questions from unlabelled articles, in SQuAD's format, to teach a small encoder to find spans.
 
     .venv/bin/python scripts/cloze_questions.py TEXT.xz 15000 questions.json [SQUAD.json ...]
 
 A name or number that occurs in several sentences of an article is replaced by a question word in one of them, with a
-few words to either side; some sentences in a row around another occurrence, which shares words with the first, are the
-context. Contexts that share ten words in a row with those of the SQuAD files are left out. After Ram et al. 2021
-(recurring spans) and Lewis et al. 2019 (cloze questions with a question word); docs/learning.md has what it brings.
+few words on either side; the context is some consecutive sentences around another occurrence, which shares words with
+the first. Contexts that share ten words in a row with those of the SQuAD files are left out. After Ram et al. 2021
+(recurring spans) and Lewis et al. 2019 (cloze questions with a question word); docs/learning.md has the effect.
 """
 
 import json
@@ -29,16 +29,16 @@ SPAN = re.compile(
 )
 YEAR = re.compile(r"(?:1\d|20)\d\d")
 WORD = re.compile(r"\w+")
-# Sentences of a part of an article, and questions that are asked of each part.
+# Sentences per part of an article, and questions per part.
 PART, MOST_QUESTIONS = 40, 3
-# Characters of a sentence, sentences of a context, words on either side of the blank, words that sentences share.
+# Characters per sentence, sentences per context, words on either side of the span, words that sentences share.
 SENTENCE, CONTEXT, BESIDE, SHARED = (25, 350), (3, 7), (4, 16), 2
-# Words in a row by which a context counts as known.
+# Consecutive shared words that make a context count as known.
 KNOWN = 10
 
 
 class Question(NamedTuple):
-    """``start``: of the answer in the context, in characters."""
+    """``start``: the answer's offset in the context, in characters."""
 
     context: str
     question: str
@@ -64,11 +64,11 @@ def content_of(sentence: str, span: str) -> set[str]:
 
 
 def questions_of(sentences: list[str], rng: random.Random) -> Iterator[Question]:
-    """The questions that a part of an article has, in random order."""
+    """The questions of a part of an article, in random order."""
     places: defaultdict[str, set[int]] = defaultdict(set)
     for number, sentence in enumerate(sentences):
         for match in SPAN.finditer(sentence):
-            if match.start() or " " in match[0]:  # a sentence's first word is no name
+            if match.start() or " " in match[0]:  # a sentence's first word is not a name
                 places[match[0]].add(number)
     spans = [span for span, found in places.items() if 2 <= len(found) <= 4 and len(span) > 2]
     rng.shuffle(spans)
@@ -80,7 +80,7 @@ def questions_of(sentences: list[str], rng: random.Random) -> Iterator[Question]
         asked, read = max(shared, key=lambda pair: shared[pair])
         if shared[asked, read] < SHARED:
             continue
-        # Sentences around the one with the answer, never the one that is asked.
+        # Sentences around the one with the answer, never the one that became the question.
         first, end = read, read + 1
         for _ in range(rng.randint(*CONTEXT) - 1):
             free = [n for n in (first - 1, end) if 0 <= n < len(sentences) and n != asked]
@@ -95,7 +95,7 @@ def questions_of(sentences: list[str], rng: random.Random) -> Iterator[Question]
 
 
 def asked_of(sentence: str, span: str, rng: random.Random) -> str:
-    """The sentence as a question for the span: its words before and after, or those of one side alone."""
+    """The sentence as a question about the span: the words before and after it, or those on one side alone."""
     before, _, after = sentence.rstrip(" .").partition(span)
     left, right = before.split()[-rng.randint(*BESIDE) :], after.split()[: rng.randint(*BESIDE)]
     if YEAR.fullmatch(span):
@@ -108,7 +108,7 @@ def asked_of(sentence: str, span: str, rng: random.Random) -> str:
 
 
 def runs(text: str) -> set[tuple[str, ...]]:
-    """All ``KNOWN`` words in a row."""
+    """All runs of ``KNOWN`` consecutive words."""
     words = WORD.findall(text.lower())
     return {tuple(words[i : i + KNOWN]) for i in range(len(words) - KNOWN + 1)}
 
@@ -121,7 +121,7 @@ def main(text: Path, n: int, out: Path, *against: Path) -> None:
                 known |= runs(paragraph["context"])
     every = (q for part in parts(text) for q in islice(questions_of(part, rng), MOST_QUESTIONS))
     found = islice((q for q in every if runs(q.context).isdisjoint(known)), n)
-    # Each as an article of its own, so that some can be held out.
+    # Each becomes an article of its own, so that some can be held out.
     data = [{"title": str(i), "paragraphs": [paragraph_of(i, question)]} for i, question in enumerate(found)]
     write_text(out, json.dumps({"version": "1.1", "data": data}, ensure_ascii=False))
     print(f"{out}: {len(data):,} questions")

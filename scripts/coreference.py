@@ -1,4 +1,4 @@
-"""Where "it" looks: whether any head's attention follows what "it" stands for, over pairs of sentences.
+"""What "it" attends to: whether any head's attention follows the referent of "it", over pairs of sentences.
 
     .venv/bin/python scripts/coreference.py firth-mini-en
 
@@ -13,7 +13,7 @@ import numpy as np
 
 import firth
 
-# A sentence up to the word that decides; the two nouns; the word that makes "it" the first one, and the second one.
+# A sentence up to the deciding word; the two nouns; the word that makes "it" the first noun, and the second.
 PAIRS = (
     ("The animal didn't cross the street because it was too", "animal", "street", "tired", "wide"),
     ("The book did not fit into the bag because it was too", "book", "bag", "thick", "small"),
@@ -45,7 +45,7 @@ PAIRS = (
 
 
 def shares(model: firth.Model, text: str, nouns: tuple[str, str]) -> np.ndarray:
-    """(layers, heads): of the weight that "it" gives to either noun, the share of the first one."""
+    """(layers, heads): the first noun's share of the attention weight from "it" to the two nouns."""
     found = model.attention(text)
     row = found.weights[:, :, found.tokens.index("it")]
     first, second = (sum(row[..., i] for i in places(model, found.tokens, noun)) for noun in nouns)
@@ -53,13 +53,13 @@ def shares(model: firth.Model, text: str, nouns: tuple[str, str]) -> np.ndarray:
 
 
 def places(model: firth.Model, tokens: list[str], word: str) -> range:
-    """Where the tokens of a word are."""
+    """The positions of a word's tokens."""
     own = [piece.token for piece in model.tokenize(word)]
     return next(range(i, i + len(own)) for i in range(len(tokens)) if tokens[i : i + len(own)] == own)
 
 
 def chance_of_best(n_right: int, n: int, n_heads: int) -> float:
-    """The probability that the best of so many heads that guess is right as often, if heads were independent."""
+    """The probability that the best of this many guessing heads is right as often, if heads were independent."""
     return 1 - (1 - sum(comb(n, k) for k in range(n_right, n + 1)) / 2**n) ** n_heads
 
 
@@ -73,7 +73,7 @@ def main(name: str) -> None:
     right = (each[:, 0] > 0.5).sum(0) + (each[:, 1] < 0.5).sum(0)
     print("layer  head  animal's share      mean of the pairs   larger where  noun that is meant")
     print("             tired     wide      first     second    it is meant   has more weight")
-    # The first layer sees "it" as it is without its sentence: the word that decides cannot change what it gives.
+    # The first layer sees "it" without context: the deciding word cannot change the shares.
     for layer, head in list(np.ndindex(means.shape[1:]))[means.shape[2] :]:
         numbers = [*each[0, :, layer, head], *means[:, layer, head]]
         print(

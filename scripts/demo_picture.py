@@ -1,4 +1,4 @@
-"""Draw the demo's comparisons: docs/images/demo.png, and their numbers as docs/results/demo.json.
+"""Plot the demo's comparisons as docs/images/demo.png, and write their numbers to docs/results/demo.json.
 
 .venv/bin/python scripts/demo_picture.py demo
 """

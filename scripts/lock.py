@@ -1,9 +1,9 @@
-"""Write the hashes of what the container installs, into deploy/ (``make lock``).
+"""Write hashes of the packages that the container installs to deploy/ (``make lock``).
 
-requirements.txt has what ``firth[serve]`` needs, at the versions of constraints.txt and without PyTorch, whose file
-depends on the index that offers it; requirements-build.txt has what builds Firth's wheel. Both are for CPython 3.11 on
-Linux of two architectures. The hashes are those of the package index that pip is configured for: nothing is installed,
-and files of this machine are refused.
+requirements.txt has the dependencies of ``firth[serve]``, at the versions of constraints.txt and without PyTorch, whose
+files differ between indexes; requirements-build.txt has what builds Firth's wheel. Both are for CPython 3.11 on Linux,
+on two architectures. The hashes come from the package index that pip is configured for: nothing is installed, and
+local files are refused.
 """
 
 import json
@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 ARCHITECTURES = ("x86_64", "aarch64")
-# Minor versions of the C library: the container's, and the oldest that wheels are built for.
+# Minor versions of glibc: the container's, and the oldest that wheels are built for.
 _NEWEST_GLIBC, _OLDEST_GLIBC = 41, 5
 BY_INDEX = "torch"  # pinned by its version alone
 _TITLE = """# {what}, for CPython 3.11 on Linux (x86_64, aarch64).
@@ -35,7 +35,7 @@ def normal(name: str) -> str:
 
 
 def needed(name: str, extras: frozenset[str]) -> dict[str, str]:
-    """The installed packages that one of them needs, itself included, each with its version."""
+    """The installed packages that a package needs, itself included, each with its version."""
     found: dict[str, str] = {}
     todo, seen = [(normal(name), extras)], set()
     while todo:
@@ -53,9 +53,9 @@ def needed(name: str, extras: frozenset[str]) -> dict[str, str]:
 
 
 def reported(architecture: str, *wanted: str) -> list[dict[str, Any]]:
-    """What pip would install on an architecture; SystemExit with pip's words if there is no such file."""
+    """What pip would install on an architecture; SystemExit with pip's message if a file is missing."""
     tags = [f"manylinux_2_{minor}_{architecture}" for minor in range(_NEWEST_GLIBC, _OLDEST_GLIBC - 1, -1)]
-    # pip asks for a folder where the files are for another machine; a dry run writes nothing.
+    # pip requires a target folder for another machine's files; a dry run writes nothing.
     command = ["-m", "pip", "install", "--dry-run", "--quiet", "--report", "-", "--target", "build/lock"]
     command += ["--implementation", "cp", "--python-version", "3.11", "--only-binary", ":all:"]
     command += [word for tag in (*tags, f"manylinux2014_{architecture}") for word in ("--platform", tag)]
@@ -66,7 +66,7 @@ def reported(architecture: str, *wanted: str) -> list[dict[str, Any]]:
 
 
 def locked(*wanted: str) -> list[str]:
-    """A line of version and hashes for each package, in the order of their names."""
+    """A line with version and hashes for each package, sorted by name."""
     versions, hashes = dict[str, str](), defaultdict[str, set[str]](set)
     for architecture in ARCHITECTURES:
         for one in reported(architecture, *wanted):

@@ -1,10 +1,10 @@
-"""Make the golden files of tests/metrics: scores that the official scripts give for inputs of our own making.
+"""Make the golden files of tests/metrics: the official scripts' scores for inputs of our own.
 
     .venv/bin/python scripts/make_metric_fixtures.py --conlleval conlleval.pl --conlleval-python conlleval.py \
         --squad1 evaluate-v1.1.py --squad2 evaluate-v2.0.py --korquad evaluate-v1.0.py --klue functional.py
 
 The scripts are not part of this repository. They are: conlleval of CoNLL-2000 (Perl, version 2004-01-26) and its
-version in Python that knows BIOES (sighsmile/conlleval); SQuAD's two evaluators (rajpurkar/SQuAD-explorer); KorQuAD
+Python version, which supports BIOES (sighsmile/conlleval); SQuAD's two evaluators (rajpurkar/SQuAD-explorer); KorQuAD
 1.0's (korquad.github.io); klue_baseline/metrics/functional.py of KLUE-benchmark/KLUE-baseline. Needs perl, matplotlib,
 scikit-learn and seqeval.
 """
@@ -33,7 +33,7 @@ SHARES = re.compile(r"precision: +([\d.]+)%; recall: +([\d.]+)%; FB1: +([\d.]+)"
 
 
 def random_tags(rng: random.Random, prefixes: str, labels: list[str], length: int) -> list[str]:
-    """Tags without any regard to what may follow what; every third sentence or so is mostly O."""
+    """Random tags, ignoring which may follow which; about every third sentence is mostly O."""
     share_outside = rng.choice([0.15, 0.3, 0.75])
     tags = []
     for _ in range(length):
@@ -82,7 +82,7 @@ def perl_conlleval(script: str, gold: list[list[str]], predicted: list[list[str]
 
 def python_conlleval(script: str, gold: list[list[str]], predicted: list[list[str]]) -> dict[str, list[int]]:
     """Gold, predicted and correct entities of each label."""
-    # As in its own reading of a file, an O stands between sentences.
+    # As when the script itself reads a file, an O separates sentences.
     flat = [[tag for tags in side for tag in [*tags, "O"]] for side in (gold, predicted)]
     correct, in_gold, in_predicted, *_ = runpy.run_path(script)["count_chunks"](*flat)
     return {label: [in_gold[label], in_predicted[label], correct[label]] for label in sorted({*in_gold, *in_predicted})}
@@ -136,7 +136,7 @@ def joined(name: str, gold: list[list[str]], predicted: list[list[str]]) -> dict
 
 
 def klue_functions(script: str) -> tuple[Callable[..., float], Callable[..., float]]:
-    """The two functions alone, for the file imports the whole baseline."""
+    """Load the two functions alone, because the file imports the whole baseline."""
     import numpy
     import sklearn.metrics
     from seqeval.metrics import f1_score
@@ -166,7 +166,7 @@ def make_klue(script: str) -> list[dict[str, Any]]:
         cases[f"mix {seed}"] = tag_case(seed, "BII", labels[: seed % 6 + 1])
     results = []
     for name, (gold, predicted) in cases.items():
-        # The baseline's own lists: all sentences in one, each between two marks with tag O.
+        # The baseline's own lists: all sentences in one, each between two markers with tag O.
         marked = [
             [KLUE_NER_TAGS.index(tag) for tags in side for tag in ["O", *tags, "O"]] for side in (gold, predicted)
         ]
@@ -176,7 +176,7 @@ def make_klue(script: str) -> list[dict[str, Any]]:
             scores = {
                 "entity_macro_f1": entity(marked[1], marked[0], KLUE_NER_TAGS),
                 "character_macro_f1": character(plain[1], plain[0], KLUE_NER_TAGS),
-                # The same function, told of twelve labels: O is the last.
+                # The same function with twelve labels: O is the last.
                 "character_macro_f1_without_o": character(plain[1], plain[0], KLUE_NER_TAGS[:-1]),
             }
         results.append(joined(name, gold, predicted) | {"percent": scores})
@@ -210,7 +210,7 @@ def questions(rng: random.Random, pool: list[str], share_unanswerable: float, n:
 
 
 def answers(rng: random.Random, pool: list[str], gold: dict[str, list[str]]) -> dict[str, str]:
-    """A third each: right, anything, anything with words in another order or added."""
+    """Predictions, a third each: right, random, random with words reordered or added."""
     found = {}
     for name, accepted in gold.items():
         text = rng.choice(
@@ -226,7 +226,7 @@ def as_dataset(gold: dict[str, list[str]], version: str) -> dict[str, Any]:
 
 
 def make_by_question(script: str, pool: str, seed: int) -> dict[str, Any]:
-    """Each gold answer against each prediction alone, and all of a larger set together, some without prediction."""
+    """Score each gold answer against each prediction alone, and a larger set together, some without a prediction."""
     evaluate = runpy.run_path(script)["evaluate"]
     pairs = [
         [evaluate(as_dataset({"q": [answer]}, "")["data"], {"q": text}) for text in texts(pool)]
@@ -277,7 +277,7 @@ def make_squad2(script: str) -> list[dict[str, Any]]:
         }
         scores = None
         if seed:
-            # Few different values: ties. The last two are differences of logits, below and above 0.
+            # Few distinct values, so that ties occur. The last two are differences of logits, below and above 0.
             offset = -5.0 if seed >= 4 else 0.0
             scores = {name: offset + rng.randint(0, 10) / (10 if seed < 4 else 1) for name in gold}
             rng.shuffle(order := list(scores))

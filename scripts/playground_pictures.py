@@ -3,8 +3,8 @@
 .venv/bin/python scripts/playground_pictures.py topics=runs/topics names=runs/names names-ko=runs/names-ko \
     answer=runs/answer mt=runs/mt gpt=runs/gpt words=runs/words
 
-docs/playground.md says how the models are trained; firth-mini-en and firth-mini-ko are served beside them as en and ko.
-Pictures of models that are not given stay as they are.
+docs/playground.md says how to train the models; firth-mini-en and firth-mini-ko are served too, as en and ko. Pictures
+of models that are not given stay unchanged.
 With --every FOLDER each panel of each model is written there instead, wide and narrow, in both languages. Needs the
 extra serve-test, Pillow, Chromium and fonts for Korean.
 """
@@ -33,11 +33,11 @@ ENGLISH = {
     "words": ("nearest", "hidden"),
 }
 KOREAN = {"ko": ("masks", "attention", "hidden"), "names-ko": ("entities",)}
-# Where two pictures would have one name.
+# Distinguishes two pictures that would have the same name.
 SUFFIXES = {("words", "hidden"): "-words"}
-# Of the letters' greys and the few colours of the page.
+# Enough for the greys of the text and the few colours of the page.
 COLOURS = 128
-# What is typed before a panel is run; the others keep their own examples.
+# Inputs typed before a panel runs; the others keep their own examples.
 TYPED = {
     ("topics", "labels"): "The team won the final after extra time.",
     ("mt", "cross"): "Two dogs play in the snow.",
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> None:
 
 
 def write_every(browser: Any, address: str, names: list[str], folder: Path) -> None:
-    """Every panel of every model, to look at."""
+    """Write every panel of every model, for inspection."""
     folder.mkdir(parents=True, exist_ok=True)
     for language in ("en", "ko"):
         for width in (WIDE, NARROW):
@@ -92,7 +92,7 @@ def run(visit: Visit, model: str, name: str) -> None:
 
 
 def reduce(file: Path) -> None:
-    """A picture in few colours, in place."""
+    """Reduce a picture to few colours, in place."""
     with Image.open(file) as picture:
         few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
     few.save(file, optimize=True)

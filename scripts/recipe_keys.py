@@ -28,7 +28,7 @@ published settings of the model's system.
 
 
 def write_page() -> str:
-    """The page as Markdown."""
+    """Write the page as Markdown."""
     parts = [HEAD, "## Pre-training", _table(Pretrain, "")]
     parts += _sections(Pretrain, "Pre-training")
     parts.append("### `encoder`, by system")

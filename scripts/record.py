@@ -1,9 +1,9 @@
-"""Record a pre-training run in docs/results/: numbers and examples as JSON, curves as a picture.
+"""Record a pre-training run in docs/results/: numbers and examples as JSON, curves as an image.
 
     .venv/bin/python scripts/record.py models/en-large/firth-mini-en firth-mini-en
 
-The blanks are chosen by rule, not by hand: from the held-out text, the first sentences (in the order of a
-hash) of 8 to 24 words, one whole-word piece of each masked by the same hash.
+Masks are chosen by rule, not by hand: the first sentences of 8 to 24 words in the held-out text (in the order of a
+hash), with one whole-word token of each masked by the same hash.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def rank(text: str) -> bytes:
 
 
 def examples(model: firth.Model, corpus: Corpus) -> list[dict[str, Any]]:
-    """Held-out sentences with one blank each: what stood there, and the five likeliest pieces."""
+    """Held-out sentences with one mask each: the original token, and the five likeliest tokens."""
     tokenizer, sentences = corpus.tokenizer, []
     for info in corpus.shards("dev"):
         shard = corpus.open(info)
@@ -56,7 +56,7 @@ def examples(model: firth.Model, corpus: Corpus) -> list[dict[str, Any]]:
     chosen = []
     for ids in sorted((s for s in sentences if 8 <= len(s) <= 32), key=lambda s: rank(tokenizer.decode(s))):
         text = tokenizer.decode(ids)
-        # Whole words of one piece: letters, and what follows does not continue them.
+        # Whole words of one token: letters, not continued by the next token.
         after = [*(tokenizer.continues[piece] for piece in ids[1:]), False]
         words = [i for i, piece in enumerate(ids) if tokenizer.pieces[piece].isalpha() and not after[i]]
         if len(words) < 6:
@@ -75,7 +75,7 @@ def examples(model: firth.Model, corpus: Corpus) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def scores(model: firth.Model, recipe: Pretrain, corpus: Corpus) -> dict[str, dict[str, float]]:
-    """On held-out text, in rows of each length that the run had: mean losses and shares right, float32."""
+    """Scores on held-out text, in sequences of each length of the run: mean losses and accuracies, in float32."""
     found = {}
     for length in sorted({recipe.data.length, *recipe.data.lengths}):
         data = dataclasses.replace(recipe.data, length=length, long_length=0, mixed_lengths=False)
@@ -95,7 +95,7 @@ def scores(model: firth.Model, recipe: Pretrain, corpus: Corpus) -> dict[str, di
 
 
 def lower_case(model: firth.Model, corpus: Corpus) -> dict[str, float]:
-    """Pseudo-perplexity per token of held-out sentences of 60 to 200 characters, as they are and in lower case."""
+    """Pseudo-perplexity per token of held-out sentences of 60 to 200 characters, unchanged and in lower case."""
     tokenizer, sentences = corpus.tokenizer, set[str]()
     for info in corpus.shards("dev"):
         shard = corpus.open(info)
@@ -110,7 +110,7 @@ def lower_case(model: firth.Model, corpus: Corpus) -> dict[str, float]:
 
 
 def _place(made: dict[str, Any]) -> str:
-    """Where a run was trained, as far as its checkpoint says."""
+    """Where a run was trained, as far as its checkpoint records it."""
     return "one GPU" if made["device"] == "cuda" else f"{platform.machine()}, {made['threads']} CPU threads"
 
 

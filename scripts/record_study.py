@@ -1,12 +1,11 @@
-"""Record a study in docs/results/: numbers as JSON, and a picture.
+"""Record a study in docs/results/: numbers as JSON, and an image.
 
     .venv/bin/python scripts/record_study.py finetuning runs/study
     .venv/bin/python scripts/record_study.py directionality runs/directionality
 
 and so on for ablations, representations, senses and unknown-words.
 
-Cells that the folder lacks stay as they were recorded before, and so do remarks (what the numbers say), which are
-written by hand.
+Cells that the folder lacks keep their recorded values, and so do remarks (interpretations written by hand).
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Record the translation study in docs/results/: numbers as JSON, the curve of the training as a picture.
+"""Record the translation study in docs/results/: numbers as JSON, the training curve as an image.
 
     .venv/bin/python scripts/record_translation.py runs/study-translation
 
-Remarks (what the numbers say) are kept from the record before: they are written by hand.
+Remarks (interpretations written by hand) are kept from the previous record.
 """
 
 import math
@@ -52,7 +52,7 @@ def main(study: Path) -> None:
 
 
 def examples(run: Path, data: Path, gold: Path) -> list[dict[str, str]]:
-    """The first captions, what people wrote and what the mean model writes with a beam."""
+    """The first captions, with their human translations and the averaged model's translations by beam search."""
     sources, references = ([line for _, line in read_lines(path)][:EXAMPLES] for path in (data, gold))
     found = load_model(model_folder(run, MEAN)).translate(sources)
     return [

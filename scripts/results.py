@@ -48,7 +48,7 @@ models` trains the models (the repository contains the weights of the shipped on
 and `scripts/results.py` writes this page.
 """
 
-# A record made anew has neither the mark of earlier models nor a recipe without ``init``, and loses this sentence.
+# A new record has neither the mark of earlier models nor a recipe without ``init``, so it omits this sentence.
 EARLIER = (
     "*Earlier models:* the BERTs of this table were pre-trained on at most 12 M tokens with the earlier recipe; "
     "[learning](learning.md) says what has changed since.\n"
@@ -162,7 +162,7 @@ def study_section() -> str:
     header, tasks = filled(*task_table(facts))
     scratch = "the same encoder trained from scratch, " if SCRATCH in header else ""
     features: list[str] = []
-    if len(rows := feature_table(facts)) > 1:  # the last is fine-tuned, to compare with
+    if len(rows := feature_table(facts)) > 1:  # the last is fine-tuned, for comparison
         features = [
             "\n### Named entities: frozen features and fine-tuning\n",
             *earlier(record),

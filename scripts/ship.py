@@ -1,11 +1,11 @@
-"""Put a finished pre-training run into the package: weights in bfloat16, and a model card of what made them.
+"""Put a finished pre-training run into the package: weights in bfloat16, and a model card with their origin.
 
     .venv/bin/python scripts/ship.py firth-mini-ko models/ko-large/firth-mini-ko
     .venv/bin/python scripts/ship.py firth-mini-en models/en-large/firth-mini-en-long docs/results/firth-mini-en.json
 
-The card reads the run's recipe and log, the data card beside its corpus, and docs/results/finetuning.json. The second
-form: for a run that went on with the model of earlier ones, whose records (scripts/record.py) follow in their order.
-Runs, records and recipes have the same names.
+The card is made from the run's recipe and log, the data card beside its corpus, and docs/results/finetuning.json. Use
+the second form for a run that continued from earlier ones; their records (scripts/record.py) follow in order. Runs,
+records and recipes have the same names.
 """
 
 import json
@@ -32,7 +32,7 @@ EXAMPLES = {
     "firth-mini-en": "The capital of France is [MASK].",
     "firth-mini-ko": "한강은 서울을 [MASK] 강이다.",
 }
-# A point of the curve for every so many of the run's evaluations.
+# The curve has a point for every this many of the run's evaluations.
 CURVE_POINTS = 10
 _MEASURED = (
     "Medians on dev sets, of three seeds, or of eight draws where the record has them. The baseline is TF-IDF + a "
@@ -67,7 +67,7 @@ def card(
 ) -> str:
     """The model card: data, licences, recipe, curve, scores, limits. ``before``: records of earlier runs by name."""
     language, last, corpus = LANGUAGES[name], evaluations[-1], Path(recipe["data"]["corpus"])
-    # What the data card says of lower case, if it does.
+    # The data card's statement about lower case, if any.
     said = re.search(r"\d+% of the training documents are lower-cased\.", (corpus / "README.md").read_text("utf-8"))
     lowered = f" {said[0]}" if said else ""
     runs = [*((record["recipe"], record["curve"]) for record in before.values()), (recipe, evaluations)]
@@ -110,7 +110,7 @@ def card(
 
 
 def data_table(corpus: Path) -> str:
-    """Licences with their files, documents and characters, from the table of sources of the corpus's data card."""
+    """Licences with their files, documents and characters, from the source table in the corpus's data card."""
     total: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     rows = [line.split("|")[1:-1] for line in (corpus / "README.md").read_text("utf-8").splitlines() if "|" in line]
     start = next(at for at, row in enumerate(rows) if [cell.strip() for cell in row[:2]] == ["file", "licence"])
@@ -127,7 +127,7 @@ def data_table(corpus: Path) -> str:
 
 
 def tokens_of(recipe: Mapping[str, Any]) -> int:
-    """The tokens that a run reads, at most."""
+    """The maximum number of tokens that a run reads."""
     train = recipe["train"]
     return int(train["steps"] * train["batch_tokens"] * train["micro_batches"])
 
@@ -139,7 +139,7 @@ def lengths(recipe: Mapping[str, Any]) -> str:
 
 
 def curve(evaluations: list[dict[str, Any]], recipe: Mapping[str, Any], start: int) -> list[str]:
-    """Loss and accuracy over tokens, as lines of a table; ``start``: tokens read before the run."""
+    """Loss and accuracy over tokens, as table rows; ``start``: tokens read before the run."""
     every = max(len(evaluations) // CURVE_POINTS, 1)
     shown = evaluations[every - 1 :: every]
     shown = shown if shown[-1] is evaluations[-1] else [*shown, evaluations[-1]]
@@ -151,14 +151,14 @@ def curve(evaluations: list[dict[str, Any]], recipe: Mapping[str, Any], start: i
 
 
 def scores(name: str, path: Path) -> str:
-    """Medians of the recorded scores in percent; nothing is claimed without a record."""
+    """Medians of the recorded scores in percent; scores without a record are omitted."""
     facts = read_json(path)["facts"] if path.is_file() else {}
     lines, earlier = [], False
     for row in (row for row in ROWS if row.base == name):
         for n in (*row.labels, 0):
             tuned, baseline = (with_labels(facts, row.name, n, start) for start in (PRETRAINED, BASELINE))
             earlier = earlier or bool(tuned and "weights" in tuned)
-            if tuned and "weights" not in tuned:  # of an earlier run's, if they are named
+            if tuned and "weights" not in tuned:  # if named, the weights are an earlier run's
                 labels = tuned["examples"]["train"] + tuned["examples"]["held_out"]
                 found = [_median(cell, tuned["metric"]) for cell in (tuned, baseline)]
                 lines.append(f"| {row.name} | {tuned['metric']} | {labels:,} | {' | '.join(found)} |")

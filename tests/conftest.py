@@ -10,10 +10,10 @@ import jaxtyping
 import pytest
 from hypothesis import settings
 
-# A deadline of 200 ms an example is an assertion on time, which a busy machine breaks.
+# The default deadline of 200 ms per example is a timing assertion, which fails on a busy machine.
 settings.register_profile("firth", deadline=None)
 settings.load_profile("firth")
-# No test survives a power cut, and each of ten thousands of waits for the disk takes milliseconds.
+# No test depends on surviving a power cut, and each of the tens of thousands of fsync calls takes milliseconds.
 os.fsync = lambda file: None
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves send nothing either
 
@@ -27,8 +27,8 @@ def shared_data() -> Path:
     return folder
 
 
-# A whole road in miniature, walked once a session: text -> vocabulary -> corpus -> run.
-# Tests read these folders and must not change them; one that has to makes a copy.
+# The end-to-end pipeline in miniature, run once per session: text -> vocabulary -> corpus -> run.
+# Tests read these folders and must not change them; a test that needs to change one makes a copy.
 
 TINY_RECIPE: dict[str, Any] = {
     "model": "bert-tiny",
@@ -79,9 +79,9 @@ def _documents(n_documents: int, seed: int) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def plots_are_not_drawn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every run ends with a report, and drawing its plots takes longer than training a tiny model.
+    """Skip the drawing of plots in reports, which takes longer than training a tiny model.
 
-    They are made up to the drawing; in tests marked ``draws`` they are drawn.
+    Everything up to the drawing still runs; tests marked ``draws`` draw the plots too.
     """
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("draws") is None:
@@ -91,7 +91,7 @@ def plots_are_not_drawn(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """Arguments of wrong types reach the code, as those of users do: shapes and types are not checked at calls."""
+    """Switch off the shape and type checks of calls, so that wrong arguments reach the code, as users' do."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -107,7 +107,7 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_vocab(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer folder of 300 pieces."""
+    """A tokenizer folder with a vocabulary of 300 tokens."""
     from firth.corpus.vocab import build_vocab
 
     out = tmp_path_factory.mktemp("tiny") / "vocab"
@@ -127,7 +127,7 @@ def tiny_corpus(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.Temp
 
 @pytest.fixture(scope="session")
 def tiny_word_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same as ``tiny_corpus`` in whole words, the rarest of which are unknown."""
+    """The same as ``tiny_corpus``, but in whole words, the rarest of which are unknown."""
     from firth.corpus.prepare import prepare
     from firth.corpus.vocab import build_vocab
 
@@ -139,7 +139,7 @@ def tiny_word_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def tiny_pairs(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus folder of parallel text: lines, and the same with their words from the end to the beginning."""
+    """A corpus folder of parallel text: lines, and the same lines with their words reversed."""
     from firth.corpus.prepare import prepare
 
     folder = tmp_path_factory.mktemp("tiny")
@@ -152,7 +152,7 @@ def tiny_pairs(tiny_text: Path, tiny_vocab: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="session")
 def tiny_run(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of 20 steps with its model and two checkpoints (of the steps 10 and 20)."""
+    """A finished run of 20 steps with its model and two checkpoints (steps 10 and 20)."""
     from firth.pretraining.run import pretrain, resolve
 
     out = tmp_path_factory.mktemp("tiny") / "run"

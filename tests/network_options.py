@@ -1,4 +1,4 @@
-"""Options of networks for tests that vary them: which network an option belongs to follows from its name."""
+"""Network options for tests that vary them: the name of an option determines its network."""
 
 from dataclasses import fields
 from typing import Any
@@ -10,7 +10,7 @@ _BILSTM = {field.name for field in fields(BiLstmConfig)}
 
 
 def network_of(**options: Any) -> Any:
-    """The linear head with these options, or the BiLSTM where only that one has them (without layers if none given)."""
+    """The linear head with these options, or the BiLSTM if only it has them (without layers if none are given)."""
     if options.keys() & (_BILSTM - _LINEAR):
         return BiLstmConfig(**{"lstm_layers": 0, **options})
     return LinearConfig(**options)

@@ -1,4 +1,4 @@
-"""Folders as other tools publish them, made here: tiny, random, without the tools."""
+"""Folders in the formats that other tools publish, made without those tools: tiny, with random weights."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ SIZES = BertConfig(vocab_size=len(PIECES), width=8, n_layers=2, n_heads=2, feed_
 
 
 def drawn(objective: Objective) -> Objective:
-    """Every parameter drawn, so that none is zero or one where a mistake would not show."""
+    """Sample every parameter, so that none is zero or one, which could hide a mistake."""
     torch.manual_seed(0)
     for parameter in objective.parameters():
         nn.init.normal_(parameter, std=0.5)
@@ -40,7 +40,7 @@ def fine_tuned(task: str, options: Any) -> Objective:
 
 
 def weights(objective: Objective, task: str = PRETRAINING) -> dict[str, Tensor]:
-    """Under the names of Hugging Face."""
+    """The weights under Hugging Face's names."""
     names = tensor_names("bert", task, objective.config)
     assert names is not None
     return to_theirs(objective.state_dict(), expand(names, SIZES.n_layers))
@@ -54,7 +54,7 @@ def publish(
     vocab: list[str] | None = PIECES,
     **config: Any,
 ) -> Path:
-    """A folder with config.json, model.safetensors and vocab.txt."""
+    """Write a folder with config.json, model.safetensors and vocab.txt."""
     folder.mkdir(parents=True)
     save_file(state, folder / "model.safetensors")
     about = hf_bert.config_to_hf(SIZES, architecture, 0) | config
@@ -65,5 +65,5 @@ def publish(
 
 
 def encoder_alone(objective: Objective) -> dict[str, Tensor]:
-    """As sentence encoders are published: no heads, no prefix."""
+    """Only the encoder, as sentence encoders are published: no heads, no prefix."""
     return {n.removeprefix("bert."): t for n, t in weights(objective).items() if n.startswith("bert.")}

@@ -1,4 +1,4 @@
-"""``scripts/cloze_questions.py``: questions whose answers stand in their contexts, of articles alone."""
+"""``scripts/cloze_questions.py``: questions made from articles alone, with answers that occur in their contexts."""
 
 import json
 import lzma

@@ -1,4 +1,4 @@
-"""Dataclasses to TOML or JSON and back: strict, and helpful where a key is not known."""
+"""Dataclasses to TOML or JSON and back: strict, and helpful about unknown keys."""
 
 import datetime
 import math
@@ -168,7 +168,7 @@ def test_foreign_names_lead_to_keys_of_every_fine_tuning(kind: str) -> None:
             found = [table for table in tables if name in {f.name for f in fields(table)}]
             assert found, foreign
             kinds = [TASKS[kind].config] if name == "head" else [get_type_hints(table)[name] for table in found]
-            # A table may be one of several; that of a network may be of one that another kind of task has.
+            # A table may be one of several; the table of a network may be one that another kind of task has.
             tables = [one for each in kinds for one in (get_args(each) or (each,)) if is_dataclass(one)]
             tables = [*NETWORKS] if name == "network" else tables
 
@@ -280,7 +280,7 @@ RECIPES = st.one_of(
 @settings(max_examples=60)
 @given(recipe=RECIPES, comments=st.booleans())
 def test_recipes_there_and_back(tmp_path_factory: pytest.TempPathFactory, recipe: Pretrain, comments: bool) -> None:
-    """As TOML, with and without comments; read by the types themselves, and by the reader of recipes."""
+    """Written as TOML, with and without comments; read by the types themselves and by the recipe reader."""
     path = tmp_path_factory.mktemp("recipe") / "recipe.toml"
     write_text(path, to_toml(recipe, comments=comments))
     data = read_toml(path)
@@ -408,7 +408,7 @@ def test_json_there_and_back(tmp_path: Path) -> None:
             read_json(tmp_path / "x.json")
     with pytest.raises(InputError, match="no such file"):
         read_json(tmp_path / "y.json")
-    os.mkfifo(tmp_path / "pipe.json")  # who opens it waits for a writer
+    os.mkfifo(tmp_path / "pipe.json")  # opening it would wait for a writer
     with pytest.raises(InputError, match=r"pipe\.json: cannot be read: not a regular file"):
         read_json(tmp_path / "pipe.json")
 
@@ -427,7 +427,7 @@ def test_a_recipe_may_come_from_another_command_but_from_no_named_pipe(tmp_path:
 
 
 def test_a_file_that_is_too_long_for_what_it_says_is_not_read(tmp_path: Path) -> None:
-    """A file of nothing but holes takes no room on a disk, and all of the memory."""
+    """A sparse file takes no disk space, but reading it would fill the memory."""
     for name, read in (("x.json", read_json), ("x.toml", read_toml)):
         with open(tmp_path / name, "wb") as file:
             file.truncate(2**28 + 1)

@@ -1,4 +1,4 @@
-"""Messages that quote files of others are safe for a terminal, and short."""
+"""Messages that quote untrusted files are short and safe for a terminal."""
 
 import json
 import pickle
@@ -22,7 +22,7 @@ def test_what_a_terminal_would_obey_is_escaped() -> None:
     assert printable("\udc80") == "\\udc80"
     assert printable("한국어 é 😀 \u200b") == "한국어 é 😀 \u200b"
     assert str(ConfigError(EVIL)) == SAFE
-    # An error within another is escaped once.
+    # An error nested in another is escaped once.
     assert str(InputError(f"x: {ConfigError(EVIL)}")) == f"x: {SAFE}"
     assert str(pickle.loads(pickle.dumps(ConfigError(EVIL)))) == SAFE
 

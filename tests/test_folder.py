@@ -1,4 +1,4 @@
-"""Model folders: what was written is read, for every system, and whatever does not fit is named."""
+"""Model folders of every system: what was written is read back, and every mismatch is named."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ def classifier() -> Classifier:
     return Classifier(Bert(BertConfig(vocab_size=len(PIECES), **BERT_SIZES)), config).eval()
 
 
-# Options that say something of their own at every place where a task has such a place.
+# Options that differ from the defaults wherever a task has such options.
 _FEATURES = network_of(layers=(-1, 0), mix="scalar", lstm_layers=1, lstm_width=4)
 _WINDOWS = WindowConfig(length=12, stride=3, long="cut", merge="max")
 TASK_OPTIONS: dict[str, Any] = {
@@ -143,7 +143,7 @@ def test_every_task_is_read_with_all_its_options(tmp_path: Path, task: str) -> N
         ("tag", TagConfig(labels=("O", "B-X")), "BertForTokenClassification"),
         ("answer", AnswerConfig(), "BertForQuestionAnswering"),
         ("choose", ChooseConfig(windows=_WINDOWS), "BertForMultipleChoice"),
-        # What no other tool computes has our own names, so that none reads it as something else.
+        # What no other tool computes is stored under our own names, so that no tool misreads it.
         ("tag", TagConfig(labels=("O", "B-X"), crf=True), None),
         ("tag", TagConfig(labels=("O", "B-X"), network=network_of(mix="scalar")), None),
         ("tag", TagConfig(labels=("O", "B-X"), network=network_of(words="mean")), None),
@@ -163,7 +163,7 @@ def test_only_published_heads_have_the_names_of_other_tools(
     else:
         assert (config["model_type"], config["architectures"]) == ("bert", [architecture])
         assert "bert.pooler.dense.weight" in names and "head.weight" not in names
-        # Their head for answers has no dropout.
+        # Their question-answering head has no dropout.
         assert config.get("classifier_dropout") == (None if task == "answer" else 0.1)
     assert read_model(folder).objective.config == options
 
@@ -470,7 +470,7 @@ def test_a_copy_elsewhere_is_the_same_model(tmp_path: Path) -> None:
 
 
 def test_parts_with_random_weights_are_named() -> None:
-    """Those that what was published lacked, and a pooler that pre-training does not reach."""
+    """Parts missing from the published folder, and a pooler that pre-training does not train."""
     without, with_pairs = ({"recipe": {"objective.next_sentence": pairs}} for pairs in (False, True))
     loaded = tiny_language_model("bert").loaded
     assert replace(loaded, provenance=with_pairs).never_learnt == ()
@@ -478,5 +478,5 @@ def test_parts_with_random_weights_are_named() -> None:
     assert replace(loaded, provenance=without, untrained=("mlm",)).never_learnt == ("mlm", "encoder.pooler")
     assert replace(loaded, provenance=without, untrained=("encoder.pooler",)).never_learnt == ("encoder.pooler",)
     assert tiny_language_model("gpt").loaded.never_learnt == ()
-    # What is fine-tuned has learnt its head, whatever that reads.
+    # Fine-tuning has trained the head, whatever the head reads.
     assert replace(loaded, provenance=without, task="classify").never_learnt == ()

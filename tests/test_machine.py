@@ -1,4 +1,4 @@
-"""What this process can still have in memory, and what it keeps there."""
+"""How much memory this process can still use, and what it keeps in memory."""
 
 import ctypes
 import os
@@ -92,7 +92,7 @@ print(*used)
 
 @pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no packed layers")
 def test_ever_new_shapes_do_not_make_a_process_grow() -> None:
-    """A product is compiled for each shape, of which there are few, and few are kept."""
+    """A matrix product is compiled for each shape; there are few shapes, and few are kept."""
     if not hasattr(ctypes.CDLL(None), "mallinfo2"):
         pytest.skip("this C library does not count its memory")
     free = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}

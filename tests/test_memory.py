@@ -1,4 +1,4 @@
-"""What a run is said to need, and what is refused."""
+"""The memory that a run is estimated to need, and the runs that are refused."""
 
 from pathlib import Path
 
@@ -31,11 +31,11 @@ def test_parameters_with_gradient_and_two_means() -> None:
 
 
 def test_what_a_token_keeps() -> None:
-    """By block in float32: 8 widths and 2 inner layers of 4 bytes, and two widths of bytes for dropout."""
+    """Per block in float32: 8 hidden sizes and 2 inner sizes of 4 bytes, and two hidden sizes of bytes for dropout."""
     passing = 4 * 8 * costs._PASSING
     kept = need(tokens=101).work - need(tokens=100).work
     assert kept == pytest.approx(3 * (4 * (8 * 8 + 2 * 32) + 2 * 8) + passing)
-    # Recomputed: an input for each block, and all of one.
+    # With recomputation: the input of each block, and all of one block.
     kept = need(tokens=101, recompute=True).work - need(tokens=100, recompute=True).work
     assert kept == pytest.approx(3 * 4 * 8 + 528 + passing)
 

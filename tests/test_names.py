@@ -1,4 +1,4 @@
-"""Names of models: paths, shipped models, sizes, and what is said of a name that stands for nothing."""
+"""Names of models: paths, shipped models, sizes, and the messages for names that match nothing."""
 
 import shutil
 from pathlib import Path
@@ -100,5 +100,5 @@ def test_a_baseline_may_be_meant(here: Path) -> None:
 
 
 def test_parameters_are_counted_without_weights() -> None:
-    # Google's BERT-base has 109,482,240 parameters with 30,522 tokens of vocabulary, 768 for each.
+    # Google's BERT-base has 109,482,240 parameters with a vocabulary of 30,522 tokens, 768 parameters each.
     assert count_parameters("bert-base") == 109_482_240 - 522 * 768

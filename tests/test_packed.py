@@ -1,4 +1,4 @@
-"""Packed rows: the plan is a partition of the tokens, and a rectangle and back is the identity."""
+"""Packed rows: the plan partitions the tokens, and gathering into rectangles and scattering back is the identity."""
 
 import itertools
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def test_plan_by_hand() -> None:
 
 
 def slots_of(rows: Rows) -> Iterator[tuple[int, int, int, int]]:
-    """Slot, row length, column and rectangle length of every slot of a plan, group after group."""
+    """Slot, row length, column and rectangle length of every slot of a plan, group by group."""
     slot, row = 0, 0
     for n, longest, _ in rows.plan.groups.tolist():
         for length in rows.plan.lengths[row : row + n].tolist():
@@ -96,7 +96,7 @@ def test_groups_of_long_rows_are_of_near_equal_length(lengths: list[int]) -> Non
 
 
 def partitions(items: list[int]) -> Iterator[list[list[int]]]:
-    """All ways to cut a list into pieces of neighbours."""
+    """All ways to split a list into contiguous parts."""
     for cuts in itertools.product([False, True], repeat=len(items) - 1):
         pieces = [[items[0]]]
         for item, cut in zip(items[1:], cuts, strict=True):
@@ -219,7 +219,7 @@ def test_moving_tokens_leaves_the_groups_on_the_host() -> None:
     assert {plan.gather.device.type, plan.scatter.device.type, plan.lengths.device.type} == {"meta"}
     assert plan.groups.device.type == "cpu"
     assert torch.equal(plan.groups, rows.plan.groups)
-    # Known without asking the device.
+    # Known without reading from the device.
     assert (moved.rows.longest, moved.rows.max_length, moved.rows.n_rows) == (20, 32, 2)
 
 
@@ -252,7 +252,7 @@ def words_of_two_rows() -> Words:
 
 
 def test_words_move_with_their_tokens() -> None:
-    """To the device without storage: what was left behind would still have some."""
+    """Move to the meta device, which has no storage: a tensor left behind would still have some."""
     tokens = Tokens(Rows.from_lengths([3, 2]), torch.arange(5), words=words_of_two_rows())
     moved = tokens.to("meta")
     assert moved.words is not None and moved.segments is None
@@ -260,7 +260,7 @@ def test_words_move_with_their_tokens() -> None:
     assert {part.device.type for part in parts} == {"meta"}
     for rows in (moved.rows, moved.words.rows, moved.words.asked_rows):
         assert (rows.offsets.device.type, rows.positions.device.type) == ("meta", "meta")
-        # How rows are grouped is asked on the host.
+        # The grouping of rows is read on the host.
         assert rows.plan.groups.device.type == "cpu"
 
 

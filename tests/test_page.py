@@ -1,4 +1,4 @@
-"""Reports: everything escaped, nothing fetched, the same bytes each time."""
+"""Reports: everything is escaped, nothing is fetched, and the bytes are the same each time."""
 
 import math
 import re

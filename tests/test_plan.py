@@ -1,4 +1,4 @@
-"""The suggestion of a pre-training run: sizes, vocabularies, and what is printed."""
+"""The suggested pre-training run: sizes, vocabularies, and what is printed."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ SPEEDS = {"bert-tiny": 0.1, "bert-mini": 0.25, "bert-small": 1.0}
 
 @pytest.fixture
 def known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of 2,000 tokens that take as long as SPEEDS says; in one process."""
+    """Make steps of 2,000 tokens take as long as SPEEDS says, in one process."""
 
     def pace(recipe: planning.Pretrain, *rest: object, **more: object) -> Pace:
         return Pace(step_s=SPEEDS.get(recipe.model, 5.0), step_tokens=2000.0, epoch_steps=1.0, dev_batches=0)
@@ -57,7 +57,7 @@ def test_the_curve_is_the_recorded_one() -> None:
 def test_a_plan_for_a_text(tiny_text: Path, known_speed: None) -> None:
     plan = make_plan([tiny_text], 10.0, lambda text: None)
     assert 5_000 < plan.text_tokens < 50_000 and not plan.counted and plan.vocabulary == 4_000
-    # 40 epochs of so little text are less than ten minutes of any size, and too little for all but the narrowest.
+    # 40 epochs of so little text take less than ten minutes at any size, and suffice only for the narrowest model.
     assert plan.chosen.model == "bert-tiny" and plan.epochs == pytest.approx(40)
     assert [s.model for s in plan.sizes] == ["bert-tiny"] and plan.recorded is None
 
@@ -66,7 +66,7 @@ def test_time_decides_where_there_is_text_enough(
     tiny_corpus: Path, known_speed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "_tokens_of", lambda corpus: 1e8)
-    # 8,000 tokens/s make 19.2 million of the mini, six for each weight; the small reads less than one for each.
+    # At 8,000 tokens/s the mini reads 19.2 million, six per weight; the small reads less than one per weight.
     plan = make_plan([tiny_corpus], 40.0, lambda text: None)
     assert (plan.chosen.model, plan.chosen.tokens, plan.counted) == ("bert-mini", 19.2e6, True)
     assert [s.model for s in plan.sizes] == ["bert-tiny", "bert-mini", "bert-small"]

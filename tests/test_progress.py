@@ -1,4 +1,4 @@
-"""Progress lines: amounts, rates, time left; silence for short work."""
+"""Progress lines: amounts, rates, time left; nothing is printed for short work."""
 
 import io
 import time

@@ -1,4 +1,4 @@
-"""Text and corpora at addresses: the same as from a disk; what is missing, damaged or forbidden is said in one line."""
+"""Remote text and corpora read the same as local ones; missing, damaged or forbidden files give one-line errors."""
 
 import gzip
 import hashlib
@@ -26,7 +26,7 @@ SYSTEM = fsspec.filesystem("memory")
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No copy of another test or user, and no waiting between tries."""
+    """An empty cache for this test alone, and no delay between retries."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(remote, "WAIT_S", 0)
     return tmp_path / "home" / "firth" / "shards"
@@ -102,7 +102,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class NoCredentialsError(Exception):
-    """As botocore names it."""
+    """Has the name of botocore's error."""
 
 
 @pytest.mark.parametrize("error", [PermissionError("AKIA-secret"), NoCredentialsError("AKIA-secret")])
@@ -172,10 +172,10 @@ def test_training_reads_the_same_batches_and_keeps_few_shards(tiny_corpus: Path,
     assert theirs.fingerprint == ours.fingerprint and str(theirs.folder) == f"{bucket}/corpus"
     assert batches(theirs, 8) == batches(ours, 8)
     assert sorted(file.name for file in own_cache.iterdir()) == sorted(ours.shards("train")[0].sha256)
-    # A second corpus copies nothing that is there.
+    # A second corpus does not copy again what is already cached.
     SYSTEM.rm(f"{bucket}/corpus/train-00000.ids.npy")
     assert batches(Corpus(f"{bucket}/corpus"), 2) == batches(ours, 2)
-    # Without any room the copy in use is the only one kept.
+    # With no cache space, only the copy in use is kept.
     small = Corpus(f"{bucket}/corpus", cache_gb=0.0)
     (held_out,) = small.shards("dev")
     assert small.open(held_out).ids.tolist() == ours.open(held_out).ids.tolist()
@@ -225,7 +225,7 @@ def test_a_copy_damaged_on_the_way_is_copied_again(
 
 
 def test_two_that_copy_a_file_at_once_do_not_meet(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one process, or in two of the same number on two machines that share the folder."""
+    """In one process, or in two processes with the same id on two machines that share the folder."""
     path, digest = put(f"{bucket}/a", b"good"), hashlib.sha256(b"good").hexdigest()
     real, other = type(SYSTEM).cat_file, list[Path]()
 
@@ -254,7 +254,7 @@ def test_an_address_without_a_corpus_is_said(bucket: str, tiny_corpus: Path) -> 
 def test_text_and_corpus_in_a_bucket_of_s3(
     tiny_text: Path, tiny_corpus: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By s3fs and a server that speaks S3's protocol, where both are installed."""
+    """With s3fs and a server that speaks the S3 protocol, if both are installed."""
     s3fs = pytest.importorskip("s3fs", reason="the extra remote is not installed")
     server = pytest.importorskip("moto.server", reason="moto is not installed").ThreadedMotoServer(port=0)
     server.start()

@@ -1,4 +1,4 @@
-"""What a run costs on many devices: counts, division, limits, and the figures that the constants were fitted to."""
+"""The cost of a run on many devices: counts, division, limits, and the figures the constants were fitted to."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_bert_large_has_its_published_size() -> None:
 
 
 def test_a_published_rate_of_another_device_is_foreseen() -> None:
-    """NVIDIA 2020: 36 sequences of 512 tokens a second on a V100; the constants were fitted to an A100."""
+    """NVIDIA 2020: 36 sequences of 512 tokens per second on a V100; the constants were fitted to an A100."""
     step = step_cost(model_shape("bert-large", 512), DEVICES["v100-32gb"], NVIDIA_2020, 1, 4 * 512, 8192)
     assert 4 * 8192 / step.seconds == pytest.approx(36, rel=0.35)
 

@@ -1,4 +1,4 @@
-"""Models that travel with the package: how they are made of a run, and that what is there is whole and small."""
+"""Models shipped with the package: how they are made from a run, and that they are complete and small."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""The rules of the source tree: who may import whom, what is public, what must stay out."""
+"""The rules of the source tree: which part may import which, what is public, what is forbidden."""
 
 import ast
 import builtins
@@ -22,7 +22,7 @@ SOURCE = ROOT / "src" / "firth"
 
 SOURCE_PAGE = ROOT / "docs" / "source.md"
 
-# Parts that may import less than their line allows.
+# Parts that may import less than their row allows.
 NARROWER = {
     "training": frozenset({"errors", "option_names", "config", "manifest", "files", "progress", "packed", "data"}),
 }
@@ -36,7 +36,7 @@ def import_order(page: str) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(re.findall(r"`(\w+)`", row)) for row in rows)
 
 
-# A part imports only parts of the rows above its own; parts of one row do not import each other.
+# A part imports only parts from rows above its own; parts in one row do not import each other.
 ORDER = import_order(SOURCE_PAGE.read_text(encoding="utf-8"))
 
 
@@ -72,7 +72,7 @@ def modules(source: Path) -> Iterator[tuple[Path, ast.Module]]:
 
 
 def import_violations(source: Path) -> list[str]:
-    """One line per import under the package folder ``source`` that goes against ORDER."""
+    """One line per import under the package folder ``source`` that violates ORDER."""
     found = []
     for path, tree in modules(source):
         inside = path.relative_to(source)
@@ -92,7 +92,7 @@ def import_violations(source: Path) -> list[str]:
 
 
 def unsafe_reads(source: Path) -> list[str]:
-    """One line per way under ``source`` to read a pickle."""
+    """One line per place under ``source`` that can read a pickle."""
     found = []
     for path, tree in modules(source):
         where = path.relative_to(source)
@@ -174,7 +174,7 @@ def test_public_names_are_few_sorted_and_importable() -> None:
 
 
 def test_dir_shows_the_public_names_and_nothing_else() -> None:
-    # Submodules that something has imported become attributes of the package; they are not its surface.
+    # Imported submodules become attributes of the package; they are not part of its public interface.
     shown = [
         name
         for name in dir(firth)
@@ -231,7 +231,7 @@ def test_pickle_checker_finds_every_way(tmp_path: Path) -> None:
 
 
 def test_no_two_test_files_share_a_name() -> None:
-    """pytest imports them by their names alone."""
+    """pytest imports test files by their base names alone."""
     counts = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
     assert [name for name, n in counts.items() if n > 1] == []
 
@@ -248,7 +248,7 @@ def undefined_names(module: ModuleType, code: CodeType) -> Iterator[str]:
 
 
 def test_no_function_reads_a_name_that_nothing_defines() -> None:
-    """The linter cannot tell: letters of shapes in annotations are undefined names to it."""
+    """The linter cannot check this: to it, the shape letters in annotations are undefined names."""
     found = []
     for path in SOURCE.rglob("*.py"):
         if path.name == "__main__.py":

@@ -1,4 +1,4 @@
-"""The version, installed or not."""
+"""The version, whether or not the package is installed."""
 
 import importlib.metadata
 

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, for one writer, and not through links."""
+"""Files and folders appear whole or not at all, have one writer, and are not written through links."""
 
 import errno
 import fcntl
@@ -40,7 +40,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A file outside the folder that is written."""
+    """A file outside the folder being written."""
     path = tmp_path / "precious"
     path.write_text("mine")
     return path
@@ -119,7 +119,7 @@ def test_a_lock_empties_no_file_that_shares_its_name(out: Path, precious: Path) 
 
 
 def test_a_log_with_another_name_gets_a_copy_of_its_own(out: Path, precious: Path) -> None:
-    """Backups by hard links share the file: cutting it or adding to it would change them."""
+    """Hard-linked backups share the file: truncating it or appending to it would change them."""
     os.link(precious, out / "log.jsonl")
     with append_to(out / "log.jsonl") as file:
         file.write(b" and more")
@@ -136,7 +136,7 @@ def test_a_run_folder_with_a_link_to_another_folder_is_refused(out: Path, tmp_pa
 
 
 def test_the_older_folder_is_no_way_out_of_the_run(out: Path, tmp_path: Path) -> None:
-    """What takes the place of the folder that is being replaced may be a link."""
+    """The name to which the replaced folder is moved may be a link."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mine").touch()
     (out / ".x.old").symlink_to(tmp_path / "elsewhere")
@@ -184,7 +184,7 @@ def test_an_empty_folder_becomes_the_new_one(out: Path) -> None:
 
 
 def test_two_writers_of_one_folder(out: Path) -> None:
-    """The second is told at its start; what appears meanwhile in another way is not overwritten."""
+    """The second writer fails at its start; a folder that appears meanwhile by other means is not overwritten."""
     with new_folder(out / "x") as folder:
         (folder / "a").touch()
         with pytest.raises(ConfigError, match="is being written by another firth process"), new_folder(out / "x"):
@@ -318,7 +318,7 @@ def test_what_another_process_is_writing_stays(out: Path) -> None:
 
 
 def test_a_folder_is_deleted_under_another_name(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill in the middle leaves no half of a folder under a name that counts."""
+    """A kill midway leaves no partial folder under a name that counts."""
     (out / "step-1").mkdir()
     (out / "step-1" / "a").touch()
     with monkeypatch.context() as patch:
@@ -331,7 +331,7 @@ def test_a_folder_is_deleted_under_another_name(out: Path, monkeypatch: pytest.M
 
 
 def test_what_an_earlier_removal_left_is_deleted_with_it(out: Path) -> None:
-    """Nothing else in that folder would be: a finished run has no writer any more."""
+    """Nothing else would delete it: a finished run no longer has a writer."""
     for name in (LITTER.format("step-1"), LITTER.format("step-2")):
         (out / name).mkdir()
     remove_folder(out / "step-1")
@@ -339,7 +339,7 @@ def test_what_an_earlier_removal_left_is_deleted_with_it(out: Path) -> None:
 
 
 class AskedOnce:
-    """Like a function, but the first call is interrupted, before it or after it."""
+    """Wraps a function so that the first call is interrupted, before or after it runs."""
 
     def __init__(self, function: Any, late: bool):
         self.function, self.late, self.n_calls = function, late, 0

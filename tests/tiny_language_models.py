@@ -1,4 +1,4 @@
-"""A tiny untrained language model of every system, for tests that ask all of them the same."""
+"""A tiny untrained language model of every system, for tests that run on all of them."""
 
 from typing import Any
 

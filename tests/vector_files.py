@@ -1,4 +1,4 @@
-"""Files of word vectors in the formats of other tools, made by hand."""
+"""Word-vector files in the formats of other tools, written by hand."""
 
 import struct
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ Rows = Sequence[tuple[bytes, Sequence[float]]]
 
 
 def write_text(path: Path, rows: Rows, header: bool = False, end: bytes = b"") -> Path:
-    """GloVe's text, or with ``header`` word2vec's; ``end``: what stands behind the last number of each line."""
+    """Write GloVe's text format, or word2vec's with ``header``; ``end`` follows the last number of each line."""
     lines = [b" ".join([word, *(repr(x).encode() for x in row)]) + end + b"\n" for word, row in rows]
     if header:
         lines.insert(0, f"{len(rows)} {len(rows[0][1])}\n".encode())
@@ -19,7 +19,7 @@ def write_text(path: Path, rows: Rows, header: bool = False, end: bytes = b"") -
 
 
 def write_word2vec(path: Path, rows: Rows, newlines: bool) -> Path:
-    """word2vec's binary file, with or without a newline behind each vector."""
+    """Write word2vec's binary file, with or without a newline after each vector."""
     width = len(rows[0][1])
     parts = [f"{len(rows)} {width}\n".encode()]
     for word, row in rows:
@@ -42,7 +42,7 @@ def write_fasttext(
     quantised: bool = False,
     magic: int = 793_712_314,
 ) -> Path:
-    """fastText's .bin, field by field (specification of checkpoints §7); ``kind``: 2 skip-gram, 3 supervised."""
+    """Write fastText's .bin, field by field (specification of checkpoints §7); ``kind``: 2 skip-gram, 3 supervised."""
     width = matrix.shape[1]
     parts = [struct.pack("<ii", magic, version)]
     # dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t
@@ -59,7 +59,7 @@ def write_fasttext(
 
 
 def fnv(ngram: str, n_buckets: int) -> int:
-    """fastText's hash as the specification says it (word vectors §3)."""
+    """fastText's hash, as specified (word vectors §3)."""
     state = 2_166_136_261
     for byte in ngram.encode():
         signed = byte - 256 if byte > 127 else byte
@@ -68,7 +68,7 @@ def fnv(ngram: str, n_buckets: int) -> int:
 
 
 def ngram_mean_of(word: str, grams: np.ndarray, shortest: int = 3, longest: int = 6) -> np.ndarray:
-    """What fastText gives a word that it has not seen: the mean of its n-grams' rows ``grams`` (buckets, width)."""
+    """fastText's vector of an unseen word: the mean of its n-grams' rows of ``grams`` (buckets, width)."""
     text = f"<{word}>"
     spans = [(i, i + n) for n in range(shortest, longest + 1) for i in range(len(text) - n + 1)]
     return grams[[fnv(text[a:b], len(grams)) for a, b in spans]].mean(0)

@@ -1,4 +1,4 @@
-"""The benchmark scripts as modules: beside one another on the path, as when they are run."""
+"""The benchmark scripts as modules, with their folder on the path, as when they are run."""
 
 import importlib
 import logging
@@ -15,9 +15,9 @@ Script = Callable[[str], ModuleType]
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    """``script("encode")`` imports a benchmark; what it changes in this process is put back."""
+    """``script("encode")`` imports a benchmark; its changes to this process are undone."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    # A product that takes no time.
+    # A matrix product that takes no time.
     monkeypatch.setattr("firth.bench.measure.PRODUCT", (8, 8, 8))
     before = set(sys.modules)
     for name, value in importlib.import_module("measure").QUIET.items():

@@ -1,4 +1,4 @@
-"""The load that benchmarks put on servers, on a small server in the same loop."""
+"""The load that benchmarks put on servers, tested on a small server in the same event loop."""
 
 import asyncio
 from collections import Counter
@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 
-# Which request it is (from 1 on) and the client's address, to the answer's bytes.
+# Maps the request number (from 1) and the client's address to the bytes of the answer.
 Handler = Callable[[int, str], Awaitable[bytes]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 REFUSED = b"HTTP/1.1 429 Too Many\r\nContent-Length: 4\r\n\r\nbusy"
@@ -18,7 +18,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n1\r\n
 
 
 class Served:
-    """A server that reads requests and sends what ``handler`` says; ``close``: it closes connections silently."""
+    """A server that reads requests and sends what ``handler`` returns; ``close``: it closes connections silently."""
 
     def __init__(self, handler: Handler, close: bool = False):
         self.handler, self.close, self.n, self.bodies = handler, close, 0, list[bytes]()
@@ -97,7 +97,7 @@ def test_requests_at_random_times_do_not_wait_for_earlier_answers(script) -> Non
     all_there = asyncio.Event()
 
     async def hold(number: int, address: str) -> bytes:
-        # A client that waited for its answer would never send the last request.
+        # A client that waited for each answer would never send the last request.
         if number == 12:
             all_there.set()
         await all_there.wait()

@@ -1,4 +1,4 @@
-"""What the benchmarks share: checks, records, tables, the page."""
+"""The shared parts of the benchmarks: checks, records, tables, the page."""
 
 import json
 from argparse import Namespace

@@ -107,7 +107,7 @@ def test_pretrain_step(script, tmp_path: Path) -> None:
 
 
 def test_pretrain_step_on_a_file_of_text(script, tiny_text: Path, tmp_path: Path) -> None:
-    # Made-up words are in no text: every word of it is [UNK], and lengths are real.
+    # The text contains none of the made-up words: every word is [UNK], but the lengths are real.
     record = run(script, "pretrain_step", tmp_path, "--text", str(tiny_text))
     assert record["settings"]["text"] == str(tiny_text)
 
@@ -261,7 +261,7 @@ def test_products_by_number_of_rows(script, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_memory_of_training(script, tmp_path: Path) -> None:
     (row,) = run(script, "training_memory", tmp_path)["tables"][0]["rows"]
-    # The process itself is most of what so small a model takes.
+    # The process itself takes most of the memory with so small a model.
     assert 0.2 < row["ratio"] < 2
 
 
@@ -286,9 +286,9 @@ def test_the_same_minutes_of_pre_training(script, tmp_path: Path) -> None:
     assert (ours["name"], theirs["name"]) == ("Firth", "transformers Trainer")
     for row in (ours, theirs):
         assert row["steps"] == 10 and row["minutes"] > 0 and row["tokens_per_s"] > 0
-        # New weights know nothing of 2,000 words: both are asked the same in the same form.
+        # Randomly initialised, both score near chance over 2,000 words: both get the same questions in the same form.
         assert 7 < row["loss"] < 8 and 7 < row["block_loss"] < 8
-    # They began with the same weights, and read other rows.
+    # They started from the same weights, and read different sequences.
     assert ours["block_loss"] != theirs["block_loss"]
 
 
@@ -304,7 +304,7 @@ def test_cost_model(script, tmp_path: Path) -> None:
     steps, published, whole = run(script, "cost_model", tmp_path)["tables"]
     assert [row["kept"] for row in steps["rows"]] == ["fitted", "held out"] * 2
     assert all(row["model"] > 0 and row["measured"] > 0 for row in steps["rows"])
-    # These do not depend on this machine: the target of the record holds for all but the oldest run.
+    # These do not depend on this machine: all but the oldest run meet the record's target.
     assert all(abs(row["error"]) <= 0.35 for row in published["rows"])
     assert [abs(row["error"]) <= 0.35 for row in whole["rows"]] == [True, True, False]
 

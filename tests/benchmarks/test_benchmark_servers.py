@@ -1,4 +1,4 @@
-"""The comparison of servers: how they are started, which are measured, and which targets are met."""
+"""The server comparison: how servers are started, which are measured, and which targets are met."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 
-# The server's libraries come first.
+# The imports below need the server's libraries.
 from firth.machine import has_fast_bfloat16  # noqa: E402
 from firth.progress import Progress  # noqa: E402
 
@@ -62,7 +62,7 @@ def server_of(servers, vector: list[float], status: int = 200, program: str = SE
 
 
 def run_of(script, tmp_path: Path):
-    """A run whose texts all have the vector (0.6, 0.8)."""
+    """A run in which every text has the vector (0.6, 0.8)."""
     peers = script("serve_peers")
     texts = tuple((f"text {number}", 4) for number in range(8))
     work = peers.Material(texts, texts, ("a b",) * 2, alone=2, seconds=0.1, requests=10, checked=2)
@@ -73,7 +73,7 @@ def run_of(script, tmp_path: Path):
 @pytest.mark.slow
 def test_who_is_measured(script, tmp_path: Path) -> None:
     servers, run = script("peer_servers"), run_of(script, tmp_path)
-    # Vectors count by their direction.
+    # Vectors are compared by direction.
     run.contest("right", server_of(servers, [3.0, 4.0]), "float32")
     run.contest("other", server_of(servers, [4.0, 3.0]), "float32")
     run.contest("broken", server_of(servers, [], status=500), "float32")
@@ -83,7 +83,7 @@ def test_who_is_measured(script, tmp_path: Path) -> None:
     assert only.name == "right" and only.ready_s > 0 and only.peak > 0 and only.memory_bytes > 1e6
     assert set(only.loads) == {"alone", "sentences", "mixed", "own", "equal"}
     assert only.loads["sentences"]["statuses"] == {"200": 8}
-    # The first one that is measured decides the load that is equal for all.
+    # The first one measured determines the load that is the same for all.
     assert run.equal_rate == only.loads["own"]["offered_per_s"] == only.loads["equal"]["offered_per_s"]
     assert [check["what"] for check in run.checks] == ["right"] and run.checks[0]["difference"] < 1e-6
     reasons = dict(note.split(": left out", 1) for note in run.notes)
@@ -95,7 +95,7 @@ def test_who_is_measured(script, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_server_is_stopped_with_its_processes(script, tmp_path: Path) -> None:
     servers, prepare = script("peer_servers"), script("prepare")
-    # The one that listens is a child, which its parent does not wait for.
+    # The listening process is a child for which its parent does not wait.
     program = (
         "import subprocess, sys, time\n"
         f"subprocess.Popen([sys.executable, '-c', {SERVER!r}, *sys.argv[1:]])\n"
@@ -109,7 +109,7 @@ def test_a_server_is_stopped_with_its_processes(script, tmp_path: Path) -> None:
 
 
 def measured(tables, name: str, precision: str, **changes: Any):
-    """A contestant of 100 texts and 1,000 tokens a second."""
+    """A contestant with 100 texts and 1,000 tokens per second."""
     summary = {
         "answered_per_s": 100.0,
         "tokens_per_s": 1000.0,
@@ -130,7 +130,7 @@ def test_targets(script) -> None:
     every = [
         measured(tables, "slow", "float32", sentences={"tokens_per_s": 100.0}, mixed={"tokens_per_s": 10.0}),
         measured(tables, "fast", "float32", sentences={"tokens_per_s": 600.0}, equal={"answered_p99_ms": 60.0}),
-        # Of another precision: no peer of float32.
+        # Another precision is not comparable with float32.
         measured(tables, "faster", "bfloat16", sentences={"tokens_per_s": 9000.0}),
         measured(
             tables,
@@ -207,7 +207,7 @@ def test_firth_alone(script, tmp_path: Path) -> None:
     assert set(first) == {"alone", "sentences", "mixed", "own", "equal", "overload", "quiet", "beside"}
     assert first["sentences"]["statuses"] == {"200": 64} and first["sentences"]["tokens_per_s"] > 0
     targets = record["tables"][3]["rows"]
-    # Nothing is said of peers that were not there.
+    # Missing peers have no targets.
     assert len(targets) == 5 + 3 * len(served) and not any("peer" in row["name"] for row in targets)
 
 

@@ -1,4 +1,4 @@
-"""Real texts where they are, else made-up ones in their lengths."""
+"""Real texts if available, otherwise made-up ones of the same lengths."""
 
 import json
 from pathlib import Path

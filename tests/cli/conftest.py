@@ -1,4 +1,4 @@
-"""The command line as a function."""
+"""The command line as a function for tests."""
 
 import io
 import sys
@@ -20,7 +20,7 @@ class Result:
 
     @property
     def complaint(self) -> str:
-        """The error, which must be the one line on stderr that begins with the program's name."""
+        """The error: exactly one line on stderr, the last, must begin with the program's name."""
         lines = [line for line in self.err.splitlines() if line.startswith("firth: ")]
         assert len(lines) == 1 and self.err.endswith(lines[0] + "\n"), self.err
         assert "Traceback" not in self.err

@@ -1,4 +1,4 @@
-"""What is said of things tried at the door: each is one line that names what to type."""
+"""Common first mistakes: each gets one line that says what to type."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Columns that nobody named: found by content, kept with the model, and used for later files."""
+"""Unnamed columns: detected by content, stored with the model, and used for later files."""
 
 import json
 import tomllib
@@ -21,13 +21,13 @@ def test_columns_are_found_once_and_hold_for_all_files(firth, tmp_path: Path) ->
     assert made.code == 0, made.err
     assert f"{train}: columns found by content: --columns text=1,label=0 (" in made.err
     assert tomllib.loads((run / "recipe.toml").read_text("utf-8"))["data"]["columns"] == "text=1,label=0"
-    # A file of two examples says nothing by itself.
+    # A file of two examples is too small to guess from.
     small = table(tmp_path, LABELS[:2], TEXTS[:2], name="small.tsv")
     scored = firth("evaluate", run, "--data", small)
     assert scored.code == 0 and "columns text=1,label=0, as in the model's training data" in scored.err
     answers = firth("predict", run, "--input", small)
     assert answers.code == 0 and len(answers.out.splitlines()) == 2
-    # Given columns go above.
+    # Columns given by flag take precedence.
     other = table(tmp_path, TEXTS[:3], LABELS[:3], name="other.tsv")
     assert json.loads(firth("evaluate", run, "--data", other, "--columns", "text=0,label=1", "--json").out)
 
@@ -82,10 +82,10 @@ def test_similarity_is_a_task_of_the_command_line_too(firth, tiny_run: Path, tmp
 
 
 def test_a_header_of_names_that_nobody_knows_is_no_example_and_an_example_no_header(firth, tmp_path: Path) -> None:
-    """Of a model that has learnt from columns by number."""
+    """For a model trained on columns given by number."""
     run, train = tmp_path / "run", table(tmp_path, LABELS, TEXTS, name="train.tsv")
     assert firth("finetune", "--task", "classify", "--model", "tfidf", "--train", train, "--out", run).code == 0
-    for n in (2, 12):  # a file of two examples says nothing by itself
+    for n in (2, 12):  # a file of two examples is too small to guess from
         named = table(tmp_path, ["Kategorie", *LABELS[:n]], ["Kommentar", *TEXTS[:n]], name=f"named-{n}.tsv")
         scored, answers = firth("evaluate", run, "--data", named), firth("predict", run, "--input", named)
         assert scored.code == answers.code == 0
@@ -98,7 +98,7 @@ def test_a_header_of_names_that_nobody_knows_is_no_example_and_an_example_no_hea
     short = table(tmp_path, ["neg", *LABELS], ["Dull!", *TEXTS], name="short.tsv")
     assert "classify, 13 examples" in firth("evaluate", run, "--data", short).out
     assert len(firth("predict", run, "--input", short).out.splitlines()) == 13
-    # A first example with a label of another spelling is named, not left out.
+    # A first example whose label is spelt differently is reported, not skipped.
     misspelt = table(tmp_path, ["Neg", *LABELS], [TEXTS[0] + " again", *TEXTS], name="misspelt.tsv")
     refused = firth("evaluate", run, "--data", misspelt)
     assert refused.code == 2 and "misspelt.tsv:1: found the label 'Neg'" in refused.complaint
@@ -121,7 +121,7 @@ def test_a_short_text_is_no_name_of_a_column(firth, tmp_path: Path) -> None:
     numbered = table(tmp_path, [str(n) for n in range(6)], texts, name="numbered.tsv")
     answers = firth("predict", run, "--input", numbered, "--columns", "text=1")
     assert answers.code == 0 and len(answers.out.splitlines()) == 6
-    # Nothing tells, where no column of numbers stands beside it.
+    # Without a column of numbers beside it, the header cannot be recognised.
     authors = table(tmp_path, texts, ["kim", "lee", "kim", "lee", "kim", "lee"], name="authors.tsv")
     refused = firth("predict", run, "--input", authors)
     assert refused.code == 2 and "give --header or --no-header" in refused.complaint

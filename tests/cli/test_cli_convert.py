@@ -1,4 +1,4 @@
-"""``firth convert``, and the other verbs on folders that other tools wrote."""
+"""``firth convert``, and the other commands on folders that other tools wrote."""
 
 import json
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_targets_that_are_none(firth, flags: tuple[str, ...], part: str, publish
 
 
 def test_hugging_faces_files_alone(firth, published: Path, tmp_path: Path) -> None:
-    """What is written as hf is what was read as hf, and nothing of ours lies beside it."""
+    """The hf files written equal those read, and none of our own files is beside them."""
     made = tmp_path / "made"
     result = firth("convert", published, "--as", "hf", "--out", made)
     assert result.code == 0 and "firth.json: what Firth alone knows" in result.out
@@ -121,7 +121,7 @@ def test_no_such_source(firth, source: str, tmp_path: Path, monkeypatch: pytest.
     assert result.code in (1, 2) and source in result.complaint and not (tmp_path / "x").exists()
 
 
-# The other verbs, on the folders themselves.
+# The other commands, on the folders themselves.
 
 
 def test_answers_of_a_published_model(firth, published: Path) -> None:
@@ -214,7 +214,7 @@ def test_pretraining_goes_on_from_a_published_model(firth, kind: str, request, t
     assert (new in result.err) is (kind == "bare")
     loaded = read_model(tmp_path / "run")
     assert loaded.untrained == () and loaded.objective.nsp is not None
-    # One step at the first, tiny rate of the warm-up: all that was published is still there.
+    # One step at the tiny initial learning rate of the warm-up: the published weights are almost unchanged.
     ours, theirs = (m.objective.encoder.state_dict() for m in (loaded, open_model(source)))
     for name in ours:
         if not (kind == "bare" and name.startswith("pooler.")):

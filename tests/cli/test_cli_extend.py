@@ -20,7 +20,7 @@ SIZES = {"width": 8, "n_layers": 1, "n_heads": 2, "feed_forward_width": 8, "max_
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier: made at once, and extended like any model."""
+    """A classifier, made without training: it is extended like any model."""
     folder = tmp_path_factory.mktemp("cli") / "base"
     folder.mkdir()
     encoder = Bert(BertConfig(vocab_size=len(PIECES), **SIZES))

@@ -1,4 +1,4 @@
-"""``firth finetune`` and ``firth evaluate``: flags, refusals, bad data, stopping, what is said at the end."""
+"""``firth finetune`` and ``firth evaluate``: flags, refusals, bad data, stopping, the final messages."""
 
 import contextlib
 import io
@@ -49,9 +49,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tuned(tiny_run: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A fine-tuning with two seeds, and what was printed; what was said before the end does not say the same.
+    """A fine-tuning run with two seeds, and its output; earlier messages do not repeat the final ones.
 
-    The number of updates that is said before is the one that is made.
+    The number of updates announced is the number made.
     """
     out = tmp_path_factory.mktemp("tuned") / "a run"
     tokens = ["finetune", "--task", "classify", "--model", tiny_run, "--train", data / "t.tsv", "--dev", data / "d.tsv"]
@@ -214,7 +214,7 @@ def test_flags_are_laid_over_the_recipe_file_and_nothing_is_written(
     assert recipe["head"]["labels"] == ["a", "b"]
     assert "epochs = 1.5  # passes over the training examples" in result.out
     assert list(tmp_path.iterdir()) == [file]
-    # What is shown is itself a recipe.
+    # The output is itself a recipe.
     write(file, result.out)
     assert firth("finetune", file, "--show-recipe").out == result.out
 
@@ -458,7 +458,7 @@ def test_a_lone_quotation_mark_is_text(firth, tiny_run: Path, tmp_path: Path) ->
 
 
 class Stop:
-    """Asks to stop after the first step."""
+    """Requests a stop after the first step."""
 
     asked = True
 

@@ -1,4 +1,4 @@
-"""``firth generate``, and the road of a GPT through the other verbs."""
+"""``firth generate``, and a GPT in the other commands."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def gpt_run(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run of a tiny GPT, and what the command printed."""
+    """A pre-training run of a tiny GPT, and what the command printed."""
     import contextlib
     import io
 
@@ -53,7 +53,7 @@ def test_rows_of_pretraining_have_no_special_pieces(firth, gpt_run: tuple[Path, 
     assert rows and all("[" not in row["text"] for row in rows)
     for row in rows:
         pieces = row["text"].split(" ")
-        # Every piece but the last predicts the next one.
+        # Every token but the last predicts the next one.
         assert row.get("lm", []) == [[i, piece] for i, piece in enumerate(pieces[1:])]
 
 

@@ -1,4 +1,4 @@
-"""``firth finetune --head-preset``: a published tagger by its name, from a tagging file to answers."""
+"""``firth finetune --head-preset``: a published tagger by name, from a tagging file to answers."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from firth.text.tokenizer_kinds import WORDS
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A language model that has learnt nothing, tagged sentences, and word vectors."""
+    """An untrained language model, tagged sentences, and word vectors."""
     place = tmp_path_factory.mktemp("designs")
     tokenizer = SYSTEMS["elmo"].reads(Tokenizer.from_words([*WORDS.specials, "Ann", "walked"], lowercase=False))
     sizes = BilmConfig(vocab_size=tokenizer.size, width=4, cells=4, character_width=3, filters=((2, 3),), n_highways=0)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at real processes: what they say, and that going on leads to the same end."""
+"""Ctrl-C and SIGTERM sent to real processes: their messages, and that a resumed run gives the same result."""
 
 import json
 import os
@@ -15,8 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# Small blocks: the text of the tests is to be several shards.
-# Ctrl-C reaches a command that a terminal started; a background job inherits that it is ignored.
+# Small blocks, so that the test text makes several shards.
+# Ctrl-C reaches a command started from a terminal; a background job inherits that SIGINT is ignored.
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-c", PROGRAM]
 
 @contextmanager
 def started(*tokens: object) -> Iterator["subprocess.Popen[str]"]:
-    """The command in a process group of its own, as a terminal would start it."""
+    """Start the command in a process group of its own, as a terminal would."""
     process = subprocess.Popen(
         [*COMMAND, *map(str, tokens)], start_new_session=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -51,7 +51,7 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") ->
 
 
 def interrupt(process: "subprocess.Popen[str]", number: int = signal.SIGINT) -> str:
-    """Send what Ctrl-C sends, to the whole group; returns the message."""
+    """Send SIGINT to the whole group, as Ctrl-C does; returns the message."""
     os.killpg(process.pid, number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err

@@ -1,4 +1,4 @@
-"""Help, usage errors, exit codes: what all verbs have in common."""
+"""Help, usage errors, exit codes: what all commands have in common."""
 
 import gc
 import os
@@ -70,7 +70,7 @@ def test_version(firth) -> None:
 
 @pytest.mark.parametrize("tokens", [["--help"], ["vocab", "--help"], ["pretrain", "--help"]], ids=" ".join)
 def test_help_loads_nothing_that_takes_long(tokens: list[str]) -> None:
-    """What makes help slow is what it imports: these take from 0.1 s (NumPy) to seconds (PyTorch)."""
+    """Imports are what makes help slow: these take from 0.1 s (NumPy) to seconds (PyTorch)."""
     program = (
         "import sys; from firth.cli import main; code = main(sys.argv[1:])\n"
         "slow = {'torch', 'numpy', 'scipy', 'sklearn', 'tokenizers', 'safetensors', 'matplotlib', 'transformers'}\n"
@@ -234,7 +234,7 @@ def test_what_files_say_does_not_reach_the_terminal_raw(firth, tmp_path: Path) -
     ("on", "shown"), [("terminal", "'\\x1b[2J\\x9b\\u202e' 강"), ("file", "'\x1b[2J\x9b\u202e' 강")]
 )
 def test_a_terminal_obeys_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on: str, shown: str) -> None:
-    """A file gets the result as it is."""
+    """A terminal gets escaped control characters; a file gets the result unchanged."""
     monkeypatch.setattr(firth.cli.app, "run", lambda tokens: print("'\x1b[2J\x9b\u202e' 강\tb") or 0)
     reader, writer = os.openpty() if on == "terminal" else (None, os.open(tmp_path / "o", os.O_WRONLY | os.O_CREAT))
     with open(writer, "w", encoding="utf-8") as stream:
@@ -245,7 +245,7 @@ def test_a_terminal_obeys_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_line_that_no_text_has_is_not_read(tmp_path: Path) -> None:
-    """Such as a file that is no text, which would fill the memory as one line."""
+    """For example a binary file, which would fill the memory as a single line."""
     with open(tmp_path / "a.txt", "wb") as file:
         file.truncate(2**24 + 1)
     with pytest.raises(InputError, match=r"a\.txt, line 1: more than 16,777,216 characters; split it"):
@@ -274,7 +274,7 @@ def test_lines_may_come_from_another_command_but_from_no_named_pipe(tmp_path: Pa
 def test_names_that_are_not_utf8_are_refused_at_once(
     firth, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
 ) -> None:
-    """Recipes and manifests cannot hold them: a run was found out at its end."""
+    """Recipes and manifests cannot hold such names: a run used to fail only at its end."""
     place = tmp_path / os.fsdecode(b"bad\xff")
     place.mkdir()
     if where == "folder":

@@ -1,4 +1,4 @@
-"""``firth convert --as onnx`` on the command line: what it says, and which flags belong together."""
+"""``firth convert --as onnx`` on the command line: its messages, and which flags belong together."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``--precision``, ``--compile`` and ``--max-drop``: what is said, what is refused, and how it ends."""
+"""``--precision``, ``--compile`` and ``--max-drop``: messages, refusals and exit codes."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def dev(tmp_path: Path) -> Path:
 
 
 def path_said(err: str) -> str:
-    """The one line that says what the encoder runs on."""
+    """The one line that says on what the encoder runs."""
     (line,) = (line for line in err.splitlines() if "CPU thread" in line)
     return line
 

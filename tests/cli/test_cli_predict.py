@@ -1,4 +1,4 @@
-"""``firth predict``: what goes in, what comes out, in which order, and what is refused."""
+"""``firth predict``: inputs, outputs, their order, and what is refused."""
 
 import contextlib
 import io
@@ -41,13 +41,13 @@ FILES = {
     "answer": ("t.json", squad(12)),
     "choose": ("c.jsonl", choices(16)),
 }
-# Of a classifier of pairs.
+# For a classifier of pairs.
 PAIRS = ("p.tsv", "text\tsecond\tlabel\n" + "".join(f"{text}\t{label} {text}\t{label}\n" for text, label in ROWS))
 
 
 @pytest.fixture(scope="module")
 def models(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A model for each kind of task (folders of hardly trained ones), with its training file beside it."""
+    """The folder of a barely trained model for each kind of task, with its training file beside it."""
     folder = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("firth.finetuning.runs.write_finetune_report", lambda out, recipe, results: out)
@@ -78,7 +78,7 @@ def test_lines_are_answered_in_order_and_an_empty_one_like_any_other(firth, mode
     assert [answer["windows"] > 1 for answer in answers] == [False, False, False, True, False]
     for answer, one in zip(answers, expected, strict=True):
         assert answer["label"] == one.label and answer["probabilities"] == pytest.approx(one.probabilities, abs=1e-5)
-    # The same from a file of lines, with the ends of another system, and as arguments.
+    # The same texts as arguments.
     assert rows(firth("predict", models["classify"], *lines).out) == answers
 
 
@@ -330,7 +330,7 @@ def test_out_is_whole_or_not_there(
 
 
 class Typed(io.StringIO):
-    """A person at a terminal: the next line is typed when the answer to the one before is there."""
+    """A person at a terminal, who types the next line once the previous one is answered."""
 
     def __init__(self, answers: io.StringIO, lines: list[str]):
         super().__init__()
@@ -352,7 +352,7 @@ def test_a_person_who_types_is_answered_at_once(models: dict[str, Path], monkeyp
     monkeypatch.setattr(sys, "stdin", typed)
     monkeypatch.setattr(sys, "stdout", printed)
     predict(models["classify"])
-    # One line is looked at ahead of its answer.
+    # One line is read ahead of its answer.
     assert typed.seen == [0, 0, 1, 2] and printed.getvalue().count("\n") == 4
 
 
@@ -522,7 +522,7 @@ def test_refusals_are_one_line(
 
 
 def test_answer_texts_as_the_published_code_recovers_them(firth, models: dict[str, Path], tmp_path: Path) -> None:
-    """The same spans, their texts by whole words of the context wherever the tokens are not found in these."""
+    """The spans are the same; their texts are whole words of the context where the tokens are not found in these."""
     file = models["answer"].parent / FILES["answer"][0]
     exact, published = (
         rows(firth("predict", models["answer"], "--input", file, *flags).out)

@@ -1,4 +1,4 @@
-"""``firth pretrain``: recipes, refusals, what it says at the end."""
+"""``firth pretrain``: recipes, refusals, the final messages."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_flags_are_laid_over_the_recipe_file(firth, tiny_corpus: Path, tmp_path:
     assert recipe["optim"]["learning_rate"] == 0.5 and recipe["masking"]["whole_words"] is True
     assert "steps = 10  # optimizer steps" in result.out
     assert sorted(tmp_path.iterdir()) == [file]
-    # What is shown is itself a recipe.
+    # The output is itself a recipe.
     file.write_text(result.out, "utf-8")
     assert firth("pretrain", file, "--show-recipe").out == result.out
 
@@ -229,7 +229,7 @@ def test_a_corpus_of_an_older_layout_or_damaged(firth, tiny_corpus: Path, tmp_pa
     result = firth(*command)
     assert result.code == 2 and str(ids) in result.complaint and "truncated" in result.complaint
     (corpus / "manifest.json").unlink()
-    shutil.rmtree(run)  # begun before the file was opened
+    shutil.rmtree(run)  # created before the file was opened
     result = firth(*command)
     assert result.code == 2 and "manifest.json" in result.complaint
 

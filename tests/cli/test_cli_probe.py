@@ -23,7 +23,7 @@ RESULT: dict[str, Any] = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What the job was called with; it finds ``RESULT``."""
+    """The arguments of each call of the job, which returns ``RESULT``."""
     calls: list[tuple[Any, ...]] = []
 
     def job(*arguments: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``firth score-text``: texts and pairs in, one line or one object out, and what is wrong said in one line."""
+"""``firth score-text``: texts and pairs in, one line or object per text out, errors in one line."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def test_texts_get_a_number_each(firth, tiny_run: Path) -> None:
     assert done.code == 0
     assert [line.split("  ")[-1] for line in done.out.splitlines()] == ["some words", "others"]
     assert float(done.out.split()[0]) < 0
-    # The columns are named above them, on stderr: stdout has a line for each text.
+    # The column names go to stderr: stdout has one line per text.
     names = done.err.splitlines()[0]
     assert names.split() == ["log-probability", "pseudo-perplexity", "text"]
     first = done.out.splitlines()[0]
@@ -123,7 +123,7 @@ def test_next_sentence(firth, tiny_run: Path, tmp_path: Path) -> None:
     assert one.out.startswith(f"{read[0]['follows']:7.2%}")
     assert "stdin:2: 1 fields: expected two texts" in firth("next-sentence", tiny_run, stdin=b"\nalone\n").complaint
     assert "takes two texts" in firth("next-sentence", tiny_run, "alone").complaint
-    # What is before a bad line is answered.
+    # The lines before a bad one are answered.
     part = firth("next-sentence", tiny_run, stdin=b"The queen.\tThe river.\nThe queen.\t\nThe river.\tThe queen.\n")
     assert len(part.out.splitlines()) == 1
     assert part.complaint.startswith("stdin:2: '' has no tokens")

@@ -1,4 +1,4 @@
-"""``firth vocab`` and ``firth prepare``: good text, bad text, and folders that are in the way."""
+"""``firth vocab`` and ``firth prepare``: good text, bad text, and output folders that already exist."""
 
 import json
 import lzma
@@ -280,7 +280,7 @@ def test_repeated_pairs_are_not_told_to_be_cleaned(firth, tiny_vocab: Path, tmp_
 def test_mixed_newlines_make_the_same_corpus(firth, tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
     lines = tiny_text.read_bytes().split(b"\n")
     ends = [b"\n", b"\r\n", b"\r"]
-    # \r before an empty line's \n would be one end, not two
+    # \r before an empty line's \n would be one line end, not two
     mixed = b"".join(
         line + ends[i % 3 if line and lines[i + 1 : i + 2] != [b""] else 1] for i, line in enumerate(lines[:-1])
     )

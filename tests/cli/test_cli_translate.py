@@ -1,4 +1,4 @@
-"""``firth translate`` and what leads to it: parallel text, the mean of checkpoints, BLEU."""
+"""``firth translate`` and its pipeline: parallel text, checkpoint averaging, BLEU."""
 
 import json
 import shutil

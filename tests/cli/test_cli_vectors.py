@@ -1,4 +1,4 @@
-"""``firth vectors`` and its verbs."""
+"""``firth vectors`` and its subcommands."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Commands in messages as they must be command_hints."""
+"""Commands in messages, written as they must be typed."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program is called by its path, which is not on the PATH."""
+    """The program, called by a path that is not on the PATH."""
     program = tmp_path / "bin" / "firth"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n", "utf-8")

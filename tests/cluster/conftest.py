@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         skipped = "several minutes: run by make test-cluster"
     for item in items:
         if HERE in item.path.parents:
-            # Ray leaves files and sockets open, of which Python warns whenever it collects them.
+            # Ray leaves files and sockets open; Python warns whenever it collects them.
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
             if skipped:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def client_port() -> int:
-    """Where the cluster answers those that are none of its nodes."""
+    """The port on which the cluster answers clients outside its nodes."""
     with socket.socket() as free:
         free.bind((ADDRESS, 0))
         return int(free.getsockname()[1])
@@ -39,13 +39,13 @@ def client_port() -> int:
 
 @pytest.fixture(scope="session")
 def nodes(client_port: int) -> Iterator[Any]:
-    """A head without CPUs and two nodes of one CPU each; who removes one adds another."""
+    """A head without CPUs and two nodes of one CPU each; a test that removes a node adds another."""
     from ray.cluster_utils import Cluster
 
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = python_path()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    # A node that is silent for 18 seconds is given up, rather than for more than a minute.
+    # A node is given up after 18 seconds of silence rather than after more than a minute.
     waits = {"period_ms": 1000, "timeout_ms": 5000, "failure_threshold": 3}
     os.environ |= {f"RAY_health_check_{name}": str(value) for name, value in waits.items()}
     head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": client_port, **NODE}
@@ -62,7 +62,7 @@ def nodes(client_port: int) -> Iterator[Any]:
 
 @pytest.fixture
 def on(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What ``--on`` gets for that cluster, as this process reads it."""
+    """The value of ``--on`` for this cluster, as this process reads it."""
     monkeypatch.setenv("RAY_ADDRESS", nodes.address)
     yield "ray"
     ray = sys.modules.get("ray")

@@ -11,7 +11,7 @@ from firth.errors import InputError
 
 
 def square(folder: Path, *, number: int) -> dict[str, Any]:
-    """Squares a number, and says where."""
+    """Square a number, and report the node's thread setting."""
     if number < 0:
         raise InputError("a number below 0")
     if number == 0:
@@ -21,7 +21,7 @@ def square(folder: Path, *, number: int) -> dict[str, Any]:
 
 
 def killed(folder: Path, *, times: int) -> dict[str, Any]:
-    """Its process is killed as often as that."""
+    """Kill its own process on the first ``times`` calls."""
     file = folder / "killed"
     before = int(file.read_text()) if file.is_file() else 0
     if before < times:
@@ -31,7 +31,7 @@ def killed(folder: Path, *, times: int) -> dict[str, Any]:
 
 
 def stopped(folder: Path, *, started: str) -> dict[str, Any]:
-    """Waits to be stopped, and saves that it was."""
+    """Wait to be stopped, and record that it was."""
     Path(started).touch()
     try:
         while True:

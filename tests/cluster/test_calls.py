@@ -140,7 +140,7 @@ def test_a_comparison_on_nodes_is_that_of_one_machine(
             "classify", config, out, models=[str(tiny_run)], sizes=(16,), settings=settings, on=on, tell=lambda _: None
         )
         assert (Path(out) / "model/firth.json").is_file()
-        # Other numbers of threads add in other orders.
+        # Other thread counts sum in other orders.
         plain = json.dumps(json.loads(json.dumps(found.results), parse_float=lambda digits: round(float(digits), 6)))
         times = ("seconds", "predict_ms", "megabytes", "recommendation")
         return json.loads(plain, object_hook=lambda d: {k: v for k, v in d.items() if k not in times})
@@ -148,7 +148,7 @@ def test_a_comparison_on_nodes_is_that_of_one_machine(
     there = compared("there", on)
     assert there == compared("here", "") and len(there["ways"]) == 4
     assert "training examples" in Path("there/cells/fine-tuned-1/16/cell.log").read_text("utf-8")
-    # Nothing is left to do: the same command reads the fits, with a cluster or without.
+    # Nothing is left to do: the same command reads the stored fits, with or without a cluster.
     assert compared("there", "") == there
 
 

@@ -1,4 +1,4 @@
-"""Connections to a Ray cluster, and what is said where there can be none."""
+"""Connections to a Ray cluster, and the messages if none is possible."""
 
 import os
 import socket
@@ -40,7 +40,7 @@ def test_a_ray_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     facts = run_cells([StudyCell("a", node_work.square, {"number": 3})], tmp_path / "out", 0, told.append, "ray")
     assert facts == {"a": {"square": 9, "threads": "1"}}, told
     assert told[0] == f"Ray at this machine: 1 CPUs on 1 node, which all see {tmp_path / 'out'}"
-    # Nothing is left: neither a token in the home folder nor variables that nodes started later would take over.
+    # Nothing is left: neither a token in the home folder nor variables that nodes started later would inherit.
     assert not list((tmp_path / "home").iterdir())
     changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
     assert changed <= {"RAY_USAGE_STATS_ENABLED"}
@@ -82,7 +82,7 @@ def test_another_version(tmp_path: Path, on: str, monkeypatch: pytest.MonkeyPatc
 
 def test_nodes_that_cannot_do_the_work(tmp_path: Path, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Hidden(type(tmp_path)):  # type: ignore[misc]
-        """A folder whose files nobody else sees."""
+        """A folder whose files are hidden from everyone else."""
 
         def touch(self, *, exist_ok: bool = True, **others: Any) -> None:
             pass
@@ -96,7 +96,7 @@ def test_nodes_that_cannot_do_the_work(tmp_path: Path, on: str, monkeypatch: pyt
 
 
 def test_a_head_that_is_killed(tmp_path: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command says so in one line, and the run resumes without a cluster once the ranks have ended."""
+    """The command reports it in one line, and the run resumes without a cluster once the ranks have ended."""
     from ray.cluster_utils import Cluster
 
     from firth.pretraining.run import resume
@@ -123,7 +123,7 @@ def test_a_head_that_is_killed(tmp_path: Path, tiny_corpus: Path, monkeypatch: p
         ]
         command += [str(tiny_corpus), "--out", str(run), "--steps", "1000", "--on", "ray"]
         command += [part for key in keys for part in ("--set", key)]
-        # The time for the head to come back is the nodes' here: the command must not be ended by Ray before it speaks.
+        # The command waits longer for the head than the nodes do: Ray must not end it before it prints its message.
         environment = {**os.environ, "RAY_ADDRESS": cluster.address, "RAY_gcs_rpc_server_reconnect_timeout_s": "60"}
         going = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         give_up_s = time.monotonic() + 120

@@ -49,14 +49,14 @@ def recipe(tiny_corpus: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, Any]:
-    """What a run of two ranks leaves that nothing disturbs, once a test has made one."""
+    """What an undisturbed run of two ranks leaves, once a test has made one."""
     return {}
 
 
 def processes_of(name: str) -> list[Any]:
     """The processes on this machine that Ray has given this name."""
     import psutil
-    import ray  # noqa: F401  # which brings psutil
+    import ray  # noqa: F401  # which makes psutil importable
 
     found = []
     for process in psutil.process_iter():
@@ -68,7 +68,7 @@ def processes_of(name: str) -> list[Any]:
 
 @contextlib.contextmanager
 def once_begun(run: Path, act: Callable[[], None]) -> Iterator[None]:
-    """Inside, ``act`` is called as soon as the run has its first checkpoint after the begin."""
+    """Call ``act`` within the context as soon as the run has its first checkpoint after the initial one."""
 
     def watch() -> None:
         give_up_s = time.monotonic() + 240
@@ -87,7 +87,7 @@ def once_begun(run: Path, act: Callable[[], None]) -> Iterator[None]:
 
 
 def left_by(run: Path) -> dict[str, Any]:
-    """What a finished run leaves: its last weights and its log, times aside."""
+    """What a finished run leaves: its last weights and its log, except times."""
     events = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     times = ("elapsed_s", "tokens_per_s", "flops_per_s", "time")
     kept = [{key: value for key, value in event.items() if key not in times} for event in events]
@@ -100,7 +100,7 @@ def left_by(run: Path) -> dict[str, Any]:
 
 
 def node_of(rank: Any, nodes: Any) -> Any:
-    """The node, of those that tests have added, on which the process of a rank runs."""
+    """The node, among those added by tests, on which the process of a rank runs."""
     return next(n for n in nodes.worker_nodes if n.all_processes["raylet"][0].process.pid == rank.ppid())
 
 
@@ -144,7 +144,7 @@ def test_the_ranks_that_still_fit_go_on_with_the_same_batches(
 def test_a_slow_node_is_waited_for(
     recipe: dict[str, Any], tmp_path: Path, on: str, undisturbed: dict[str, Any]
 ) -> None:
-    """A node that does nothing for some seconds, its Ray included, and then goes on."""
+    """A node and its Ray pause for some seconds, then resume."""
 
     def pause() -> None:
         rank = processes_of(RANK)[0]
@@ -165,7 +165,7 @@ def test_a_slow_node_is_waited_for(
 def test_a_node_that_is_cut_off_is_left_out_and_writes_nothing_when_it_comes_back(
     recipe: dict[str, Any], tmp_path: Path, on: str, nodes: Any, undisturbed: dict[str, Any]
 ) -> None:
-    """As long as it is silent: longer than Ray waits for it."""
+    """The node is left out while it is silent, which is longer than Ray waits for it."""
     cut: list[Any] = []
 
     def cut_off() -> None:
@@ -186,8 +186,8 @@ def test_a_node_that_is_cut_off_is_left_out_and_writes_nothing_when_it_comes_bac
         left = left_by(tmp_path / "a")
         for process in cut[1:]:
             process.resume()
-        # Told by Ray that it is taken for dead, the node's Ray ends, and then the rank: once this process, whose child
-        # that Ray is, has asked how it ended.
+        # When Ray declares the node dead, the node's Ray exits, and then the rank does: once this process, the parent
+        # of that Ray, has collected its exit status.
         for process in reversed(cut[1:]):
             process.wait(60)
         assert left_by(tmp_path / "a") == left and left["place"] == undisturbed["place"]

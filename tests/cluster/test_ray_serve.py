@@ -1,4 +1,4 @@
-"""The deployment file for Ray Serve: two replicas answer as the library does, and one of them may die."""
+"""The deployment file for Ray Serve: two replicas give the library's answers, and one of them may die."""
 
 import json
 import os
@@ -38,13 +38,13 @@ def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def address(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Where the application answers, with its two replicas."""
+    """The address of the application with its two replicas."""
     import ray
     from ray import serve
 
     from firth.cluster.connection import own_token
 
-    # As serve run --app-dir deploy has it.
+    # As with serve run --app-dir deploy.
     monkeypatch.syspath_prepend(ROOT / "deploy")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "deploy"), python_path()]))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -53,7 +53,7 @@ def address(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with own_token():  # without one Ray would write its own to the home folder
+    with own_token():  # otherwise Ray would write one to the home folder
         ray.init(
             "local",
             num_cpus=2,
@@ -75,7 +75,7 @@ def address(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def asked(address: str, text: str) -> Any:
-    """The answer to a text, as a client gets it that tries again when a server error comes."""
+    """The answer to a text for a client that retries after server errors."""
     body = json.dumps({"inputs": text}).encode()
     for left in range(TRIES, -1, -1):
         request = urllib.request.Request(f"{address}/predict", body, {"content-type": "application/json"})

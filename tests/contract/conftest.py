@@ -14,7 +14,7 @@ from firth.text.tokenizer import Tokenizer
 
 @pytest.fixture
 def tiny_corpus(request: pytest.FixtureRequest, tiny_corpus: Path) -> Path:
-    """The corpus that suits the system under test: of text or parallel text, in pieces or in whole words."""
+    """The corpus for the system under test: text or parallel text, in subword tokens or whole words."""
     case = getattr(request.node, "callspec", None)
     system = case.params.get("system") if case else None
     name = None
@@ -30,7 +30,7 @@ def tiny_corpus(request: pytest.FixtureRequest, tiny_corpus: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_word_pairs(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Parallel text in whole words, and beside the corpus vectors of most of them (``VECTORS``)."""
+    """Parallel text in whole words, with vectors of most of them beside the corpus (``VECTORS``)."""
     folder = tmp_path_factory.mktemp("tiny")
     lines = [line for line in tiny_text.read_text("utf-8").splitlines() if line]
     (folder / "a.txt").write_text("\n".join(lines) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""A tiny model of every system, and how to make its batches: what the contract tests run over."""
+"""A tiny model of every system and its batches, on which the contract tests run."""
 
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,16 @@ from firth.pretraining.recipe import Pretrain, read_recipe
 
 _BERT = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 64, "max_positions": 64}
 
-# For programs of tests: no plots in reports, as in the tests themselves.
+# For programs that tests start: no plots in reports, as in the tests themselves.
 NO_PLOTS = """
 import firth.page
 firth.page._inline_svg = lambda figure, title, prefix: "<svg></svg>"
 """
 
-# The file of word vectors beside the corpus of a system that begins with some.
+# The file of word vectors beside the corpus of a system initialised from word vectors.
 VECTORS = "vectors.txt"
 
-# One entry a row of the table: recipe tables that make the system small. A new system adds its line.
+# One entry per row of the table: recipe tables that make the system small. A new system adds its line.
 TINY: dict[str, dict[str, Any]] = {
     "bert": {"model": "bert-tiny", "encoder": _BERT, "data": {"length": 32, "long_length": 48}},
     "bert-ltr": {"model": "bert-ltr-tiny", "encoder": _BERT, "data": {"length": 32}},

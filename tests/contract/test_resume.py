@@ -1,4 +1,4 @@
-"""Exact resume: a run that was stopped, killed or cut while writing ends as if nothing had happened."""
+"""Exact resume: a run that is stopped, killed or interrupted while writing ends as if nothing had happened."""
 
 import hashlib
 import json
@@ -38,11 +38,11 @@ every_system = pytest.mark.parametrize("system", sorted(SYSTEMS))
 
 
 def silent(_: str) -> None:
-    """Say nothing."""
+    """Print nothing."""
 
 
 def what_counts(run: Path) -> dict[str, Any]:
-    """Everything that must be bit-equal: weights, optimiser, carry, state and log, time fields aside."""
+    """Everything that must be bit-equal: weights, optimiser, carry, state and log, except time fields."""
     found: dict[str, Any] = {}
     _, checkpoint = list_checkpoints(run / "checkpoints")[-1]
     for path in sorted([*checkpoint.rglob("*.safetensors"), run / "model" / "model.safetensors"]):
@@ -56,7 +56,7 @@ def what_counts(run: Path) -> dict[str, Any]:
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL in a test in one process: nothing catches it."""
+    """Simulates SIGKILL within the test process: nothing catches it."""
 
 
 @every_system
@@ -79,7 +79,7 @@ def test_killed_in_another_plan_than_the_systems_own(
 
 
 def check_killed(recipe: Pretrain, steps: Sequence[int], tmp_path: Path) -> None:
-    """A run that is killed before each of these steps, beside one that is not."""
+    """Compare a run that is killed before each of these steps with one that is not."""
     pretrain(recipe, tmp_path / "whole", silent)
     original = trainer_module.Trainer.train_step
     for at_step in steps:
@@ -101,12 +101,12 @@ def check_killed(recipe: Pretrain, steps: Sequence[int], tmp_path: Path) -> None
     "change",
     [
         lambda name, tensor: (name, tensor[..., :1].contiguous()),
-        lambda name, tensor: (name, tensor[:, :1].contiguous()),  # one row's, which would be stretched over all
+        lambda name, tensor: (name, tensor[:, :1].contiguous()),  # one row's state, which would be broadcast to all
         lambda name, tensor: (name + "x", tensor),
     ],
 )
 def test_recurrent_state_of_another_shape_is_named(tiny_corpus: Path, tmp_path: Path, change: Any) -> None:
-    """Its checksum is right; nothing but the model knows what it should be."""
+    """The checksum is right; only the model knows the expected shape."""
     recipe = tiny_recipe("lstm", tiny_corpus)
     pretrain(recipe, tmp_path / "run", silent)
     (_, before), (_, newest) = list_checkpoints(tmp_path / "run" / "checkpoints")
@@ -175,7 +175,7 @@ def one_thread() -> Any:
 def test_a_real_process_killed_while_it_writes(
     system: str, moment: str, tiny_corpus: Path, tmp_path: Path, one_thread: None
 ) -> None:
-    """SIGKILL in the middle of writing a checkpoint, and of the best model; then resumed by another process."""
+    """SIGKILL while writing a checkpoint, and while writing the best model; another process then resumes."""
     recipe = tiny_recipe(system, tiny_corpus)
     (tmp_path / "recipe.toml").write_text(to_toml(recipe))
     pretrain(recipe, tmp_path / "whole", silent)
@@ -197,7 +197,7 @@ def test_a_real_process_killed_while_it_writes(
 def test_a_run_that_was_stopped_in_its_first_checkpoint_starts_from_its_recipe(
     left: tuple[str, ...], tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By --resume; a new start says so. What was logged before counts for nothing."""
+    """With --resume; a new start reports it. What was logged before does not count."""
     recipe = tiny_recipe("bert", tiny_corpus)
     pretrain(recipe, tmp_path / "whole", silent)
     monkeypatch.setattr(saver, "save_checkpoint", stopped)
@@ -332,7 +332,7 @@ def test_a_run_does_not_go_on_with_other_text(
     prepare([tiny_text], tiny_vocab, tmp_path / "corpus", hold_out=0.3, workers=1)
     with pytest.raises(CheckpointError, match="made with another corpus"):
         resume(tmp_path / "run", silent)
-    # Moved is not changed.
+    # A moved corpus counts as unchanged.
     shutil.rmtree(tmp_path / "corpus")
     shutil.copytree(tiny_corpus, tmp_path / "moved")
     assert resume(tmp_path / "run", silent, corpus=tmp_path / "moved").finished
@@ -352,7 +352,7 @@ def test_a_run_does_not_go_on_by_another_recipe(tiny_corpus: Path, tmp_path: Pat
 def test_a_run_from_before_an_option_was_there_goes_on(
     tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it was then: with what the option is where nothing is said, and with nothing else."""
+    """It resumes as it was: with the option's default, and with no other value."""
     run = tmp_path / "run"
     with monkeypatch.context() as before:
         before.setattr(
@@ -414,7 +414,7 @@ def test_one_process_at_a_time_in_a_run(tiny_corpus: Path, tmp_path: Path) -> No
 def test_two_processes_stop_and_one_goes_on_in_the_middle_of_a_stream(
     tiny_corpus: Path, tmp_path: Path, one_thread: None
 ) -> None:
-    """The same batches at another world size, recurrent state included: each belongs to its micro-batch."""
+    """The batches are the same at another world size, and so is the recurrent state, which belongs to a micro-batch."""
     recipe = tiny_recipe("lstm", tiny_corpus)
     pretrain(recipe, tmp_path / "one", silent)
     (tmp_path / "recipe.toml").write_text(to_toml(tiny_recipe("lstm", tiny_corpus)))

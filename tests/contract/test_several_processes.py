@@ -23,7 +23,7 @@ from firth.training.checkpoint import list_checkpoints
 
 pytestmark = pytest.mark.slow
 
-# With recurrent state; a number of micro-batches that two processes cannot share evenly.
+# A system with recurrent state; a number of micro-batches that two processes cannot share evenly.
 STREAM = ("lstm", "train.micro_batches=3")
 
 
@@ -33,7 +33,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at_step(number: int, then: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the leading process do something before a step."""
+    """Make the leading process do something before a step."""
     original = trainer_module.Trainer.train_step
 
     def watched(self: Any, batches: Any) -> Any:
@@ -69,9 +69,9 @@ def test_stopped_and_resumed_with_as_many_is_equal_bit_for_bit(
     with monkeypatch.context() as patch:
         at_step(6, lambda trainer: os.kill(os.getpid(), signal.SIGTERM), patch)
         outcome = pretrain(recipe, tmp_path / "cut", silent, processes=2)
-    # Between its two micro-batches of the seventh step, which no process then counts.
+    # Stopped between its two micro-batches of the seventh step, which no process then counts.
     assert (outcome.finished, outcome.step) == (False, 6)
-    # Nothing is said of processes: it has as many as before.
+    # The number of processes is not given: it is as before.
     heard: list[str] = []
     assert resume(tmp_path / "cut", heard.append).finished
     assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
@@ -118,7 +118,7 @@ def test_one_that_is_killed_stops_the_run_which_can_go_on(
 
 
 def test_a_bad_batch_of_another_process_is_named(tiny_corpus: Path, tmp_path: Path) -> None:
-    """A rate that makes all weights infinite: the losses of all batches are no numbers, and each is named."""
+    """A learning rate that makes all weights infinite: all losses are not finite, and each batch is named."""
     settings = ("train.micro_batches=2", "optim.learning_rate=1e38", "optim.warmup_share=0", "optim.clip_norm=0")
     recipe = tiny_recipe("bert", tiny_corpus, *settings)
     with pytest.raises(TrainingError, match=r"not (a number|finite) in step \d, batch 0:0:0:\d+, 0:0:0:\d+\. Inspect"):
@@ -126,7 +126,7 @@ def test_a_bad_batch_of_another_process_is_named(tiny_corpus: Path, tmp_path: Pa
 
 
 def test_an_error_of_another_process_is_told_once(tiny_corpus: Path, tmp_path: Path) -> None:
-    """All fail alike: the leading one's own message is the run's, and nothing is left behind."""
+    """All processes fail alike: the run reports the leading one's message, and nothing is left behind."""
     shutil.copytree(tiny_corpus, tmp_path / "corpus")
     recipe = tiny_recipe("bert", tmp_path / "corpus", "train.micro_batches=2", "encoder.vocab_size=17")
     with pytest.raises(ConfigError, match="encoder.vocab_size=17"):
@@ -135,7 +135,7 @@ def test_an_error_of_another_process_is_told_once(tiny_corpus: Path, tmp_path: P
 
 
 def start(run: Path, recipe: Path) -> "subprocess.Popen[str]":
-    """``firth pretrain`` with two processes, in a session of its own as a terminal has it, after its first score."""
+    """Start ``firth pretrain`` with two processes in a session of its own; returns after the first score."""
     process = subprocess.Popen(
         [sys.executable, "-m", "firth", "pretrain", str(recipe), "--out", str(run), "--processes", "2"],
         stdout=subprocess.PIPE,
@@ -153,7 +153,7 @@ def start(run: Path, recipe: Path) -> "subprocess.Popen[str]":
 
 @pytest.fixture
 def endless(tiny_corpus: Path, tmp_path: Path) -> Path:
-    """The recipe of a run that does not end before it is stopped."""
+    """The recipe of a run that continues until it is stopped."""
     recipe = tiny_recipe("bert", tiny_corpus, "train.steps=1000000", "train.micro_batches=0")
     (tmp_path / "recipe.toml").write_text(to_toml(recipe))
     return tmp_path / "recipe.toml"
@@ -169,7 +169,7 @@ def test_ctrl_c_saves_once_and_says_how_to_go_on(endless: Path, tmp_path: Path) 
     step, path = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
     assert f"step {step} " in errors
     assert read_json(path / "train" / "state.json")["environment"]["processes"] == 2
-    # What the recipe left open is in it: two micro-batches, which have as many tokens together.
+    # The saved recipe has the values left open: two micro-batches, with the same number of tokens in total.
     train = recipe_of(tmp_path / "run").train
     assert (train.micro_batches, train.batch_tokens, train.eval_batches) == (2, 96, 6)
 
@@ -177,13 +177,13 @@ def test_ctrl_c_saves_once_and_says_how_to_go_on(endless: Path, tmp_path: Path) 
 def test_none_outlives_a_run_that_is_killed(endless: Path, tmp_path: Path) -> None:
     process = start(tmp_path / "run", endless)
     process.kill()
-    # The other process has the same stderr: this returns when both have ended.
+    # The other process shares stderr: this returns when both have ended.
     process.communicate()
     assert process.returncode == -signal.SIGKILL
 
 
 class TestCount:
-    """How many processes there are, and what each gets."""
+    """The number of processes, and the share of each."""
 
     def recipe(self, corpus: Path, *settings: str) -> Any:
         return tiny_recipe("bert", corpus, "train.micro_batches=0", *settings)

@@ -1,4 +1,4 @@
-"""Processes under torchrun, with whole weights and with shares of them: equal results, exact resume, less memory."""
+"""Processes under torchrun, with replicated or sharded weights: equal results, exact resume, less memory."""
 
 import dataclasses
 import json
@@ -109,7 +109,7 @@ for job in json.loads(sys.argv[2]):
 
 
 def launch(n: int, folder: Path, jobs: list[dict[str, Any]], *, rank: int = 0) -> list[dict[str, Any]]:
-    """What a process reports of each job, run by ``n`` processes."""
+    """Run each job with ``n`` processes; returns the report on each job."""
     (folder / "program.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
@@ -118,7 +118,7 @@ def launch(n: int, folder: Path, jobs: list[dict[str, Any]], *, rank: int = 0) -
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
     )
-    # The process that fails first is not the one that says most: its peers lose their connection to it.
+    # The process that fails first may not print the most: its peers report the lost connection to it.
     errors = [line for line in done.stderr.splitlines() if "Error" in line or "exitcode" in line or "Fatal" in line]
     said = "\n".join([*errors, "", done.stderr[-5000:]])
     assert done.returncode == 0, said
@@ -140,7 +140,7 @@ LOSSES = ("mlm_loss", "nsp_loss", "loss")
 
 
 def test_two_processes_compute_what_one_does_and_resume_bit_for_bit(recipe: Any, tmp_path: Path) -> None:
-    """With whole weights and with shares."""
+    """With replicated and with sharded weights."""
     pretrain(recipe, tmp_path / "one", silent)
     names = ("whole", "shared", "whole-cut", "shared-cut")
     jobs = [{"run": str(tmp_path / "whole"), "sharding": "none"}, {"run": str(tmp_path / "shared"), "sharding": "full"}]
@@ -155,7 +155,7 @@ def test_two_processes_compute_what_one_does_and_resume_bit_for_bit(recipe: Any,
             check_folder(path)
     for name in names[:2]:
         assert what_counts(tmp_path / name) == what_counts(tmp_path / f"{name}-cut")
-    # What is exchanged is what theory says: gradients once a step; weights and gradients of each micro-batch.
+    # The exchanged bytes match theory: gradients once per step; weights and gradients of each micro-batch.
     from firth.training.sharding import exchanged_bytes
 
     for report in reports[:2]:
@@ -166,7 +166,7 @@ def test_two_processes_compute_what_one_does_and_resume_bit_for_bit(recipe: Any,
 
 
 def test_a_run_is_resumed_by_four_one_and_two_processes(recipe: Any, tmp_path: Path) -> None:
-    """The same batches; and of four processes each holds little more than a quarter."""
+    """The batches stay the same; each of four processes holds little more than a quarter of the state."""
     recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, micro_batches=8, steps=6))
     (tmp_path / "recipe.toml").write_text(to_toml(recipe))
     pretrain(recipe, tmp_path / "one", silent, processes=1)
@@ -184,7 +184,7 @@ def test_a_run_is_resumed_by_four_one_and_two_processes(recipe: Any, tmp_path: P
 
 
 def test_training_goes_on_while_shares_are_written(recipe: Any, tmp_path: Path) -> None:
-    """A checkpoint is of its own step and complete once all have written; a full disk on one node stops all."""
+    """A checkpoint holds its own step, and is complete once all processes have written; one full disk stops all."""
     names = ("plain", "late", "full", "recomputed")
     plain, late, full, recomputed = ({"run": str(tmp_path / name), "sharding": "full"} for name in names)
     for job in (plain, late, full):
@@ -196,7 +196,7 @@ def test_training_goes_on_while_shares_are_written(recipe: Any, tmp_path: Path) 
     assert reports[1]["waited"]
     assert "process 2 of 2 could not finish it: No space left on device; all processes need" in reports[2]["error"]
     for name in names:
-        # Recomputed blocks give the same numbers.
+        # Recomputed blocks give the same values.
         assert what_counts(tmp_path / name) == what_counts(tmp_path / "plain")
     for name in names[:3]:
         assert [n for n, _ in list_checkpoints(tmp_path / name / "checkpoints")] == [2, 4]
@@ -206,7 +206,7 @@ def test_training_goes_on_while_shares_are_written(recipe: Any, tmp_path: Path) 
 
 
 def check_last(one: Path, other: Path) -> None:
-    """The same losses, where both runs logged: a stop adds lines of its own."""
+    """Check that losses are equal where both runs logged: a stop adds lines of its own."""
     first, second = ({(e["event"], e["step"]): e for e in read_log(run / "log.jsonl")} for run in (one, other))
     both = [(first[key], second[key]) for key in first if key in second and key[0] == "dev"]
     assert len(both) == 3

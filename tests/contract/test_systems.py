@@ -35,8 +35,8 @@ def rows_of(tokens: Tokens, chosen: list[int]) -> Tokens:
 
 
 def split_rows(batch: Batch, n_first: int) -> tuple[Batch, Batch]:
-    """A batch as two: its first rows, and the others; the targets go with their rows."""
-    # Targets of a translation count the tokens of its other side.
+    """Split a batch in two: its first rows and the others; the targets stay with their rows."""
+    # Translation targets count the tokens of the target side.
     counted = batch.tokens.rows if batch.second is None else batch.second.rows
     border = int(counted.offsets[n_first])
     n_rows = batch.tokens.rows.n_rows
@@ -86,7 +86,7 @@ def test_the_order_of_rows_does_not_matter(system: str, tiny_corpus: Path) -> No
 
 @every_system
 def test_targets_never_leak(system: str, tiny_corpus: Path) -> None:
-    """Changing what is asked for changes the loss, but no hidden state; a causal system never sees ahead."""
+    """Changing the targets changes the loss but no hidden state; a causal system never sees later tokens."""
     _, objective, loader = tiny_parts(system, tiny_corpus)
     objective.eval()
     (batch,) = some_batches(loader, 1)
@@ -124,7 +124,7 @@ def _check_no_future(encoder: Callable[[Tokens], Hidden], tokens: Tokens, vocab_
 
 
 def _check_no_other_side(encoder: Callable[[Tokens], Hidden], tokens: Tokens) -> None:
-    """Each half of a vector knows the words of one side alone."""
+    """Each half of a vector depends on the words of one side alone."""
     bounds = tokens.rows.offsets.tolist()
     middle = (bounds[0] + bounds[1]) // 2
     chars = tokens.chars.clone()
@@ -177,7 +177,7 @@ def test_every_trainable_parameter_gets_gradient(system: str, tiny_corpus: Path)
 
 @pytest.mark.parametrize(
     ("system", "plan"),
-    # Two crops of a document are told from all others of the batch: there a half is not half of the whole.
+    # Two crops of a document are contrasted with all others of the batch, so their losses do not sum over half batches.
     [(system, plan) for system in sorted(SYSTEMS) for plan in SYSTEMS[system].instances if plan != "crops"],
 )
 def test_two_half_batches_sum_to_the_whole(system: str, plan: str, tiny_corpus: Path) -> None:

@@ -54,7 +54,7 @@ SENTENCES = [
 
 
 def texts(labels: Sequence[Any]) -> list[Text]:
-    """Single texts and pairs, one longer than a row."""
+    """Single texts and pairs, one of them longer than a row."""
     seconds = [None, "The captain waited.", None, None, "작은 아이는 시장에서 빵을 먹었다.", None]
     return [
         Text(text, label, f"f:{i}", second)
@@ -171,7 +171,7 @@ def test_two_steps_have_finite_losses_and_move_every_part(
         assert sums[f"{term}_count"] == sum(batch.counts()[term] for batch in batches) > 0
         assert 0 <= sums.get(f"{term}_correct", 0) <= sums[f"{term}_count"]
     for name, parameter in trainer.objective.named_parameters():
-        # The pooled vector is for texts, nobody else reads it; a number added to all scores of a row moves no pointer.
+        # Only text tasks read the pooled vector; a constant added to all scores of a row has no gradient.
         unread = "pooler" in name and kind in ("tag", "answer")
         if (kind, name) in (("answer", "head.bias"), ("choose", "head.bias")):
             continue
@@ -207,7 +207,7 @@ def test_a_step_is_the_same_however_it_is_cut(kind: str, tiny_corpus: Path, tmp_
     for budget in (1, 100, 10_000):
         trainer = trainer_of(kind, "bert", tiny_corpus, tmp_path / str(budget), steps=2, budget=budget)
         for module in trainer.objective.modules():
-            # Dropout is another one in each micro-batch.
+            # Dropout differs between micro-batches.
             if isinstance(module, Dropout):
                 module.p = 0.0
             if hasattr(module, "dropout") and isinstance(module.dropout, float):
@@ -236,7 +236,7 @@ def test_a_folder_answers_as_the_model_did(kind: str, system: str, tiny_corpus: 
 @every_kind
 def test_every_way_to_read_the_encoder_is_saved(kind: str, tiny_corpus: Path, tmp_path: Path) -> None:
     features = {"layers": (0, -1), "mix": "scalar", "lstm_layers": 1, "lstm_width": 4}
-    # Words, texts or tokens: each kind is read in its own way.
+    # Words, texts or tokens: each kind of task reads the encoder in its own way.
     features |= {"tag": {"words": "last"}, "answer": {}}.get(kind, {"pool": "mean"})
     model = tiny_model(kind, "bert", tiny_corpus, **features).eval()
     write_model(tmp_path, "bert", kind, model, tokenizer_of("bert", tiny_corpus), {})
@@ -265,7 +265,7 @@ def test_words_of_a_heads_own_are_learnt_and_saved(join: str, system: str, tiny_
 @every_kind
 def test_answers_do_not_depend_on_order_or_company(kind: str, system: str, tiny_corpus: Path) -> None:
     model = tiny_model(kind, system, tiny_corpus).eval()
-    # Sentences of one document are context for one another: here each is by itself.
+    # Sentences of one document are context for one another: here each stands alone.
     records = [dataclasses.replace(record, group="") for record in KINDS[kind][1]()]
     whole = answers(kind, model, system, tiny_corpus, records)
     assert len(whole) == len(records)
@@ -323,7 +323,7 @@ def test_a_run_goes_on_bit_for_bit(kind: str, tiny_corpus: Path, tmp_path: Path)
 
 @every_system
 def test_rates_fall_from_the_head_down(system: str, tiny_corpus: Path, tmp_path: Path) -> None:
-    """Without decay and bias correction, the first update of a parameter is the rate times its scale."""
+    """Without decay and bias correction, the first update of a parameter is the learning rate times its scale."""
     trainer = trainer_of("classify", system, tiny_corpus, tmp_path / "run", steps=1)
     before = {name: p.detach().clone() for name, p in trainer.objective.named_parameters()}
     batches, _ = next(trainer.source.steps(BEGIN, step=0, rank=0, world=1))

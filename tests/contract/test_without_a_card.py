@@ -1,6 +1,6 @@
-"""What runs on a CUDA card, on tensors without values: shapes, types, gradients, and no look at the values.
+"""The code for CUDA GPUs, on tensors without values: shapes, types, gradients, and no read of a value.
 
-Reading a value on the host would wait for the card. Tensors of the device "meta" have none, so that any reading fails.
+Reading a value on the host would wait for the GPU. Tensors on the "meta" device have no values, so any read fails.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ LENGTHS = [3, 7, 2, 7]
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_without_rectangles(causal: bool) -> None:
-    """In bfloat16, without dropout; such tensors claim to be on a card."""
+    """In bfloat16, without dropout; the fake tensors claim to be on a GPU."""
     mode, host = FakeTensorMode(), Rows.from_lengths(LENGTHS)
     q = torch.empty(sum(LENGTHS), 2, 16, device="meta", dtype=torch.bfloat16)
     on_card, offsets = (FakeTensor(mode, x.to("meta"), torch.device("cuda")) for x in (q, host.offsets))
@@ -34,7 +34,7 @@ def test_attention_without_rectangles(causal: bool) -> None:
 
 
 def by_group(q: Tensor, k: Tensor, v: Tensor, q_rows: Rows, k_rows: Rows, **options: Any) -> Tensor:
-    """What a card computes in float32, or with dropout of attention."""
+    """The computation of a GPU in float32, or with attention dropout."""
     return attention._attend_by_group(q, k, v, q_rows.plan, k_rows.plan, options["causal"], options["dropout"])
 
 
@@ -56,7 +56,7 @@ def test_the_rectangle_of_a_card_is_that_of_the_host(lengths: list[int]) -> None
     found, expected = one_rectangle(rows), plan_groups(rows.lengths.numpy(), [order.numpy()])
     assert torch.equal(found.plan.flat, expected.flat) and torch.equal(found.plan.sizes, expected.sizes)
     assert torch.equal(found.rows[0], order)
-    # A layer computes the same over them as over those of a CPU.
+    # A layer computes the same on them as on CPU tensors.
     layer, x = torch.nn.LSTM(8, 6), torch.randn(sum(lengths), 8)
     (weights,) = layer.all_weights
     ours, theirs = (run_over(x, weights, "lstm", across)[0] for across in (found, rectangles(rows)))
@@ -75,9 +75,9 @@ def test_recurrent_layers(cell: Any) -> None:
 
 @pytest.mark.parametrize("system", ["bert", "gpt"])
 def test_a_step_of_pretraining(system: str, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward and backward of a batch that training reads: only its counts are known on the host."""
+    """The forward and backward pass of a training batch: only its counts are known on the host."""
     monkeypatch.setattr(attention, "attend", by_group)
-    # Which torch asks of known devices only.
+    # torch supports this query only for known devices.
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)
     recipe = tiny_recipe(system, tiny_corpus)
     batch = next(make_loader(recipe, Corpus(tiny_corpus)).one_epoch()).to("meta")

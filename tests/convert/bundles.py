@@ -43,7 +43,7 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """Even where it is 0, which is valid."""
+    """A number field, even if it is 0, which is valid."""
     return varint(field << 3) + varint(value)
 
 

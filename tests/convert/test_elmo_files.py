@@ -198,7 +198,7 @@ def test_an_array_larger_than_its_file_is_never_made(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
-    """Who opens one waits for a writer."""
+    """Opening one would wait for a writer."""
     folder = written(tmp_path / "e")
     (folder / "weights.hdf5").unlink()
     os.mkfifo(folder / "weights.hdf5")

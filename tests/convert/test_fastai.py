@@ -263,7 +263,7 @@ def test_weights_with_code_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_no_list_of_words(tmp_path: Path) -> None:
-    """Who opens one waits for a writer."""
+    """Opening one would wait for a writer."""
     os.mkfifo(tmp_path / "itos.pkl")
     with pytest.raises(CheckpointError, match=r"itos\.pkl cannot be read: not a regular file"):
         read_words_file(tmp_path / "itos.pkl")

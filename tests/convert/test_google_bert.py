@@ -1,4 +1,4 @@
-"""BERT in the words of google-research/bert: both ways, with every head, and what is refused."""
+"""BERT in google-research/bert's format: both ways, with every head, and what is refused."""
 
 from dataclasses import replace
 from pathlib import Path

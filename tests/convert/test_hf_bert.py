@@ -1,4 +1,4 @@
-"""BERT's configuration in the words of transformers, and what is refused of theirs."""
+"""BERT's configuration in transformers' format, and which of theirs are refused."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""GPT's configuration and tensor names in the words of transformers, and what is refused of theirs."""
+"""GPT's configuration and tensor names in transformers' format, and which of theirs are refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The padded form of BERT says what the packed one says, whatever else is in the rectangle."""
+"""The padded form of BERT gives the results of the packed one, whatever the padding contains."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Tensor files of other tools: equal to what was written, or one clear line; nothing in them is executed."""
+"""Tensor files of other tools: equal to what was written, or a clear one-line error; nothing in them is executed."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Models with a larger vocabulary: what stays, what is new, what is written, and going on from there."""
+"""Models with a larger vocabulary: what stays, what is new, what is written, and continuing from there."""
 
 import json
 import sys
@@ -303,7 +303,7 @@ def test_transformers_reads_the_same(text: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(new.objective.logits(states(new, line)), out.logits[0], rtol=0, atol=1e-5)
 
 
-# Going on training.
+# Continued training.
 
 
 @pytest.fixture(scope="module")

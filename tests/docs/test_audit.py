@@ -1,4 +1,4 @@
-"""What `make audit` says of what was found, and of what was not looked up."""
+"""How `make audit` reports what it found, and what it did not look up."""
 
 import importlib.util
 from pathlib import Path

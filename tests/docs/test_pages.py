@@ -1,4 +1,4 @@
-"""What the pages name exists: files, headings, recipe keys, commands, flags."""
+"""Everything named on the pages exists: files, headings, recipe keys, commands, flags."""
 
 import dataclasses
 import re
@@ -67,7 +67,7 @@ def keys_of(cls: typing.Any, prefix: str) -> set[str]:
 
 
 def recipe_keys() -> set[str]:
-    """Every key that some recipe may have."""
+    """Every key that any recipe may have."""
     found = keys_of(Pretrain, "") | keys_of(Finetune, "")
     for row in SYSTEMS.values():
         found |= keys_of(row.config, "encoder.") | keys_of(row.objective_config, "objective.")
@@ -76,7 +76,7 @@ def recipe_keys() -> set[str]:
     return found
 
 
-# Tensors of models, which pages about formats name.
+# Tensor names of models, on the pages about formats.
 _TENSORS = {"encoder.layer", "encoder.weight", "head.bias", "head.weight"}
 TABLES = "init|optim|train|data|encoder|head|adapt|masking|objective"
 
@@ -127,7 +127,7 @@ _REDIRECTION = re.compile(r"\s(?:2?>>?|<)\s+\S+|\s&$")
 
 
 def typed_commands(page: str) -> Iterator[str]:
-    """The ``firth`` commands of a page's code blocks, without what the shell keeps for itself."""
+    """The ``firth`` commands of a page's code blocks, without shell syntax."""
     for block in re.findall(r"^```\w*\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE):
         text = _HERE_DOCUMENT.sub("\n", block.replace("\\\n", " "))
         for part in re.split(r"\n|\s\|\s|;\s|&&", text):
@@ -137,7 +137,7 @@ def typed_commands(page: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
 def test_commands_of_code_blocks_are_complete(page: Path) -> None:
-    """They exist, have all that they require, and no flag or value that is not one."""
+    """They exist, have all required arguments, and have only valid flags and values."""
     for command in typed_commands(page.read_text("utf-8")):
         try:
             app.parse_args(shlex.split(command, comments=True), exit_on_error=False, print_error=False)
@@ -147,7 +147,7 @@ def test_commands_of_code_blocks_are_complete(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in _HISTORY], ids=names)
 def test_commands_within_sentences_exist(page: Path) -> None:
-    """Their flags too; a sentence may leave out what a command requires."""
+    """Their flags exist too; a sentence may omit required arguments."""
     text = _CODE.sub("", page.read_text("utf-8"))
     for command in re.findall(r"`firth ([a-z][^`]*)`", text):
         if re.search(r"…|\.\.\.|\|", command):

@@ -1,4 +1,4 @@
-"""The Python code of the commands' pages runs as it stands, with small models in the folders that the pages name."""
+"""The Python code on the command pages runs unchanged, with small models in the folders that the pages name."""
 
 import importlib.util
 from pathlib import Path
@@ -28,12 +28,12 @@ FOLDERS = {
     "runs/mt": ("transformer", {"feed_forward_width": 16}),
 }
 CLASSIFIERS = ("runs/b", "runs/d")
-# What a page makes itself, in a new folder.
+# Folders that a page creates itself.
 MADE = {"finetune": "runs/b", "pretrain": "runs/a"}
 
 
 def write_small(folder: Path, name: str, letters: str) -> None:
-    """An untrained model, which reads these letters."""
+    """Write an untrained model that reads these letters."""
     system_name, sizes = FOLDERS[name]
     system = SYSTEMS[system_name]
     tokenizer = Tokenizer.from_vocab([*SPECIALS, *letters, *(f"##{letter}" for letter in letters)], lowercase=True)

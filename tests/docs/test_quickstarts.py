@@ -1,4 +1,4 @@
-"""The quickstarts of both READMEs, typed as they stand, with a small model and short runs for what takes minutes."""
+"""The quickstarts of both READMEs, typed unchanged, with a small model and short runs for what takes minutes."""
 
 import io
 import re
@@ -11,9 +11,9 @@ from typed_pages import DOCS, Block, Reader, blocks_of
 from firth.cli import main
 
 ROOT = DOCS.parent
-# How the titles of quickstarts begin, by page.
+# The prefix of quickstart titles, by page.
 TITLES = {"README.md": "Quickstart: ", "README.ko.md": "빠른 시작: "}
-# What a quickstart's command is given so that it takes seconds.
+# Replacements in a quickstart's commands, so that they take seconds.
 SHORTER = {
     "README.md": {
         "--size 4000": "--size 300",
@@ -35,7 +35,7 @@ SYLLABLES = [f"농\tB-PS\n부\tI-PS\n는\tO\n \tO\n{n}\tO\n\n강\tB-LC\n가\tI-L
 
 
 def quickstarts(page: str) -> dict[str, list[Block]]:
-    """The code blocks of each section that is a quickstart, by its title."""
+    """The code blocks of each quickstart section, by title."""
     blocks = list(blocks_of(ROOT / page, {}))
     sections = re.split(r"^## ", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE)
     return {

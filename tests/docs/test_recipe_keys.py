@@ -1,4 +1,4 @@
-"""The reference of recipe keys is what the dataclasses say."""
+"""The reference of recipe keys matches the dataclasses."""
 
 import importlib.util
 from pathlib import Path

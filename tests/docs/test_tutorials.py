@@ -1,4 +1,4 @@
-"""What the tutorials say to type works, with small models in place of large ones."""
+"""The commands of the tutorials work, with small models in place of large ones."""
 
 import importlib.util
 import io
@@ -19,7 +19,7 @@ PAGES = ["own-labels", "own-text", "korean", "published-weights"]
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Path) -> Reader:
-    """A reader in an empty folder but for ``mytext/``, a folder of text."""
+    """A reader in a folder that contains only ``mytext/``, a folder of text."""
 
     def firth(tokens: list[str], stdin: bytes) -> int:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
@@ -32,7 +32,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Path) -> 
 
 
 def write_reader_of(text: str, folder: Path) -> None:
-    """A BERT of random weights whose vocabulary has the letters of a text."""
+    """Write a BERT with random weights whose vocabulary has the letters of a text."""
     letters = sorted({letter for letter in text if letter.isalpha()})
     pieces = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
     sizes = {"width": 8, "n_layers": 1, "n_heads": 2, "feed_forward_width": 8, "max_positions": 64}

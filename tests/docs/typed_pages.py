@@ -17,7 +17,7 @@ _SKIP = "<!-- test: not run,"
 
 @dataclass(frozen=True)
 class Block:
-    """A code block of a page: its language, its text as tests run it, and the packages that it needs."""
+    """A code block of a page: its language, its text as run by tests, and the packages that it needs."""
 
     language: str
     text: str
@@ -25,7 +25,7 @@ class Block:
 
 
 def blocks_of(page: Path, names: dict[str, str]) -> Iterator[Block]:
-    """The blocks of a page in order, with what its comments replace; ``names``: of stand-ins, such as TINY_RUN."""
+    """The blocks of a page in order, with its comments' replacements; ``names``: stand-ins, such as TINY_RUN."""
     for notes, language, text in _BLOCK.findall(page.read_text("utf-8")):
         if notes.startswith(_SKIP):
             continue
@@ -37,7 +37,7 @@ def blocks_of(page: Path, names: dict[str, str]) -> Iterator[Block]:
 
 @dataclass
 class Reader:
-    """Someone who types what a page says, in one folder and one Python session."""
+    """Types what a page says, in one folder and one Python session."""
 
     firth: Callable[..., int]
     python: dict[str, Any] = field(default_factory=dict)

@@ -23,7 +23,7 @@ def drawn(pieces: list[str], n_layers: int = 2, n_heads: int = 3) -> Attention:
 
 
 def names(attention: Attention) -> tuple[list[str], list[str], list[str]]:
-    """Beside the maps, under them, and in the figure."""
+    """The names beside the maps, those under them, and those in the figure."""
     (axes,) = draw_attention(attention).axes
     return (
         [label.get_text() for label in axes.get_yticklabels()],

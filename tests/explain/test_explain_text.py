@@ -1,4 +1,4 @@
-"""The page of a text: what is in it is true, everything is escaped, nothing is fetched, any script keeps its place."""
+"""The page of a text: its contents are right, all is escaped, nothing is fetched, every script keeps its place."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -94,7 +94,7 @@ def test_other_models_have_what_they_have(name: str, tmp_path: Path) -> None:
     best = made.next_tokens("c3 zzz", 1)[0]
     assert f'title="p = {best.probability:.2g}"' in page
     assert ("What each head is worth" in found) == (name in ("gpt", "bert-ltr"))
-    # Every model of whole words but ELMo, which has only their characters, has a vector for each.
+    # Every whole-word model has a vector for each word, except ELMo, which has only characters.
     assert "Nearest words" not in found
 
 
@@ -109,7 +109,7 @@ def test_scripts_of_the_world_keep_their_place(tiny_run: Path, tmp_path: Path) -
     texts = ["שלום עולם the river", "e\u0301te\u0301 นี้ 고양이 \u202eevil\u0007 the river"]
     _, page = page_of(load_model(tiny_run), texts, tmp_path / "a.html")
     assert "\u202e" not in page and "\u0007" not in page
-    # A row that took its direction from its text would turn round in one section and not in the next.
+    # A row that took its direction from its text would be reversed in one section and not in the next.
     assert page.count('<p class="tokens" dir="ltr">') >= 4 and 'dir="auto"' not in page
     assert '<small><bdi dir="ltr">' in page and 'unicode-bidi="isolate"' in page
     assert visible("##\u0301") == "##\u25cc\u0301" and visible("\u0000") == "\u2400" and visible("") == "\u2205"
@@ -159,7 +159,7 @@ def test_what_masks_replace_is_named_and_told_by_more_than_colour() -> None:
 
 
 def test_colours_differ_in_lightness_not_only_in_hue() -> None:
-    """For a reader without any colour vision: relative luminance of the three kinds of mask."""
+    """For readers without colour vision: relative luminance of the three kinds of mask."""
 
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -233,14 +233,14 @@ def test_sentences_of_other_texts_do_not_follow(tmp_path: Path) -> None:
 
 
 def test_one_token_has_no_perplexity(tmp_path: Path) -> None:
-    """Left to right it has nothing before it."""
+    """From left to right, nothing precedes it."""
     _, page = page_of(tiny_language_model("gpt"), ["a1"], tmp_path / "a.html")
     assert not re.search(r"\bnan\b", page) and "Each token given those before it" not in page
 
 
 def test_a_text_longer_than_the_model(tmp_path: Path) -> None:
     found, page = page_of(tiny_language_model("bert"), ["a1 b2 c3 " * 20], tmp_path / "a.html")
-    # Of 16 tokens two are special.
+    # Two of the 16 tokens are special.
     assert "Only the first 14 tokens" in page and {"Probabilities", "Attention"} <= set(found)
     _, page = page_of(tiny_language_model("bert"), ["a1 " * 15], tmp_path / "b.html")
     assert "Only the first 14 tokens" in page
@@ -299,7 +299,7 @@ def test_maps_draw_what_is_not_faint() -> None:
     assert titles == ["0.50", "0.20", "0.80"]
     heads = head_maps(["a", "b"], np.stack([weights] * 5), "t", [f"h{i}" for i in range(5)])
     assert heads.count("fill-opacity") == 15 and "h4" in heads
-    # Rows of 10 px: names of 12 would lie on one another, and the longest would be cut off at the left.
+    # Rows of 10 px: names of 12 px would overlap, and the longest would be cut off on the left.
     tokens = ["a" * 20, *"bcdefghijklmno"]
     drawn = [
         e
@@ -313,7 +313,7 @@ def test_maps_draw_what_is_not_faint() -> None:
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_part_of_a_text_has_no_more_tokens_than_fit(backward: bool) -> None:
-    """A word of two tokens has a token for each letter where it is cut, as with byte pairs."""
+    """A word of two tokens becomes one token per letter if it is cut, as with byte pairs."""
 
     class Pieces:
         def tokenize(self, text: str) -> list[Any]:

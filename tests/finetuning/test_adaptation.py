@@ -66,7 +66,7 @@ def test_fine_tuning_begins_with_the_adapted_weights(plain: dict[str, Any], tmp_
     assert {path.name for path in stage.iterdir()} == {"run", "done.json"} and not (stage / "run/checkpoints").exists()
     assert read_json(stage / "done.json")["text"] == ["train"]
     assert any(line.startswith("adapt.text: continuing pre-training on ") for line in heard)
-    # A frozen encoder is what the stage has left, which differs from the model it began with.
+    # The frozen encoder is the result of that stage, which differs from the initial model.
     weights = read_model(tmp_path / "out").objective.encoder.state_dict()
     adapted = adapted_base(read_base(plain["model"], "", False), tmp_path / "out").weights
     before = read_base(plain["model"], "", False).weights
@@ -96,7 +96,7 @@ def test_neither_held_out_nor_dev_texts_are_read(
 
 
 class Stop:
-    """Stands for a request to stop, after some steps of all trainers together."""
+    """Simulates a stop request after a number of steps of all trainers together."""
 
     after = steps = 0
 
@@ -125,7 +125,7 @@ def test_a_stop_in_either_stage_resumes_to_the_same_results(
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "StopRequest", Stop)
         run(plain, tmp_path / "counted")
-        # Of all looks at the request, the last is in the fine-tuning.
+        # The last check for the request is in the fine-tuning.
         Stop.after, Stop.steps = min(steps, Stop.steps - 1), 0
         with pytest.raises(KeyboardInterrupt, match="--resume"):
             run(plain, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""What is fitted after training: numbers that can be worked out by hand."""
+"""What is fitted after training, against numbers worked out by hand."""
 
 import math
 from typing import Any
@@ -17,16 +17,16 @@ from firth.text.records import Answer, Choice, Question, Text
 
 
 def logits_of(rows: list[list[float]]) -> list[Outputs]:
-    """One row a text."""
+    """One row per text."""
     return [[{"logits": np.array([row], np.float32)}] for row in rows]
 
 
 def test_a_temperature_makes_shares_come_true() -> None:
-    # Four texts, always sure by 4 logits of a, which is right three times in four: a share of 3/4 is a logit of ln 3.
+    # Four texts, all predicted as a by 4 logits, three of them rightly: a share of 3/4 is a logit of ln 3.
     texts = [Text("x", label) for label in "aaab"] * 2500
     outputs = logits_of([[4.0, 0.0]] * 10_000)
     options, figures = calibrate("classify", ClassifyConfig(labels=("a", "b")), EncodedSplit(texts, [], {}), outputs)
-    # Few examples would draw it towards 1: see the next test.
+    # Few examples would pull it towards 1: see the next test.
     assert options.temperature == pytest.approx(4 / math.log(3), rel=5e-3)
     answer = classify_answers(texts, [Example((), (1,), {})] * 10_000, outputs, options)[0]
     assert answer.probability == pytest.approx(0.75, abs=2e-3)
@@ -43,7 +43,7 @@ def test_a_handful_of_right_answers_does_not_make_probabilities_of_one() -> None
 
 
 def test_fifty_right_answers_do_not_sharpen_a_model_that_is_sure() -> None:
-    # As fine-tuning ends on a small held-out set: all right, each by more than a hundred to one.
+    # As fine-tuning ends on a small held-out set: all right, each at odds of more than a hundred to one.
     texts = [Text("x", "a")] * 50
     options, figures = calibrate(
         "classify", ClassifyConfig(labels=("a", "b")), EncodedSplit(texts, [], {}), logits_of([[8.0, 0.0]] * 50)
@@ -83,7 +83,7 @@ def test_the_threshold_of_several_labels_is_the_best_and_nearest_to_a_half() -> 
 
 
 def asked(scores: list[tuple[float, float]]) -> tuple[list[Question], list[Example], list[Outputs]]:
-    """Questions about one word: (score of "no answer", score of the word); every second one has no answer."""
+    """Questions about one word: (score of "no answer", score of the word); every second question has no answer."""
     records, outputs = [], list[Outputs]()
     for i, (none, word) in enumerate(scores):
         records.append(Question("q", "Ann", (Answer("Ann", 0),) if i % 2 == 0 else ()))

@@ -1,4 +1,4 @@
-"""``firth compare``: every way is scored alike, what is done is kept, and the winner is a model."""
+"""``firth compare``: every method is scored alike, finished work is kept, and the winner is a model."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def rows(things: tuple[str, ...]) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_reports_of_cells() -> Iterator[None]:
-    """Drawing them takes longer than fitting here."""
+    """Plotting takes longer than fitting here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "write_finetune_report", lambda out, recipe, results: out / "report.html")
         patch.setattr(baseline, "write_baseline_report", lambda *arguments, **options: None)
@@ -39,7 +39,7 @@ def no_reports_of_cells() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("labelled")
-    # One wrong label, and one text with both.
+    # One wrong label, and one text with both labels.
     train = [*rows(THINGS), "scan the old house\tout", "Open  the file\tout"]
     (folder / "train.tsv").write_text("\n".join(["text\tlabel", *train]) + "\n", "utf-8")
     (folder / "dev.tsv").write_text("\n".join(["text\tlabel", *rows(("window", "shelf", "mill"))]) + "\n", "utf-8")
@@ -69,7 +69,7 @@ def test_every_way_is_scored_with_intervals_and_costs(compared: Path) -> None:
         assert row["seconds"] > 0 and row["megabytes"] > 0 and row["predict_ms"] > 0
         assert 0 <= row["calibration_error"] <= 1
     assert [n for n, _ in results["curve"]["baseline"]] == [30, 62]
-    # Twenty steps of pre-training cannot beat words that tell the label by themselves.
+    # Twenty steps of pre-training cannot beat TF-IDF where single words determine the label.
     assert results["winner"] == "baseline" and results["recommendation"].startswith("Use the baseline (accuracy ")
     assert results["recommendation"].count(". ") == 1
     page = (compared / "report.html").read_text("utf-8")
@@ -81,7 +81,7 @@ def test_macro_f1_and_the_majority_baseline_stand_beside_accuracy(
 ) -> None:
     results = read_json(compared / "compare.json")
     assert results["beside"] == ["macro_f1"]
-    # Half of the dev examples have either label; the F1 of the one that is never given is 0.
+    # Each label has half of the dev examples; the F1 of the label that is never predicted is 0.
     majority = results["majority"]
     assert majority["answer"] == "in" and majority["scores"]["accuracy"] == 0.5
     assert majority["scores"]["macro_f1"] == pytest.approx(1 / 3)
@@ -204,7 +204,7 @@ def test_taggers_are_compared_with_the_commonest_tag(
 
 
 def test_a_draw_without_a_rare_label_is_left_out(tmp_path: Path) -> None:
-    """The draw of 20 has none of the two rare examples; that of 50 has one."""
+    """The sample of 20 contains neither of the two rare examples; that of 50 contains one."""
     lines = [f"open the {thing} {n}\tcommon" for n in range(6) for thing in THINGS] + [
         "call Bo\trare",
         "mail the form\trare",
@@ -307,13 +307,13 @@ def test_estimates_grow_with_the_examples_that_are_read() -> None:
     # 100 and 300 labels are read equally often; 100,000 labels far more often than 10,000.
     assert module._expected_s(way, 300, {100: {"seconds": 10.0}}) == pytest.approx(12, rel=0.05)
     assert module._expected_s(way, 100_000, {10_000: {"seconds": 10.0}}) == pytest.approx(120)
-    # A small encoder reads 100 labels 112 times, 1,000 labels 12 times, which takes as long, and 10,000 five times.
+    # A small encoder reads 100 labels 112 times, 1,000 labels 12 times (in the same time), and 10,000 five times.
     assert module._expected_s(way, 1000, {100: {"seconds": 10.0, "epochs": 112.0}}) == pytest.approx(12)
     assert module._expected_s(way, 10_000, {1000: {"seconds": 10.0, "epochs": 12.0}}) == pytest.approx(48, rel=0.01)
 
 
 def scored_texts(files: Path) -> dict[str, list[str]]:
-    """Labelled lines of other kinds: of several labels, and of values."""
+    """Labelled lines of other kinds: with several labels, and with values."""
     several = {verb: f"{label},moves" if verb in ("fetch", "send") else label for verb, label in VERBS.items()}
     values = {verb: number for number, verb in enumerate(VERBS)}
     return {
@@ -337,7 +337,7 @@ def test_other_kinds_of_labels_are_compared_four_ways(
     assert results["metric"] == metric and results["ways"]["baseline"]["score"] > 0.9
     joint = firth.load(out / "cells" / "joint-1" / str(results["examples"]["train"]) / "run")
     assert isinstance(joint, firth.Baseline) and joint.system == "joint" and joint.task == kind
-    # Nothing but what compare says itself: no line of an evaluation inside.
+    # Only compare's own lines: none from the evaluations inside it.
     assert "step" not in capsys.readouterr().err
     run = out / "cells" / "joint-1" / str(results["examples"]["train"]) / "run"
     assert main(["evaluate", str(run), "--data", data.dev, "--json"]) == 0

@@ -103,12 +103,12 @@ def test_a_pre_trained_model_has_no_scores(tiny_run: Path, tmp_path: Path) -> No
         evaluate(tiny_run, str(write(tmp_path / "g.tsv", GOLD)), LabelledConfig())
 
 
-# -- fewer bits ----------------------------------------------------------------------------------------------
+# -- reduced precision ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def own_copy(classifier: Path, tmp_path: Path) -> Path:
-    """The classifier, in a folder that a test may write into."""
+    """The classifier, in a folder that a test may write to."""
     shutil.copytree(classifier / "model", tmp_path / "run" / "model")
     return tmp_path / "run"
 
@@ -119,7 +119,7 @@ def gold(tmp_path: Path) -> Path:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, float32: float, fast: float) -> None:
-    """Scores of the first pass, which is float32's, and of the second."""
+    """Fake the scores of the first pass, in float32, and of the second."""
     scores = iter([{"macro_f1": 0.0, "accuracy": float32}, {"macro_f1": 1.0, "accuracy": fast}])
     monkeypatch.setattr(
         "firth.finetuning.evaluate.score_records", lambda *arguments: Scored(next(scores), Breakdown(labels={}), {})
@@ -211,7 +211,7 @@ def test_the_score_that_a_task_is_known_by_is_compared() -> None:
     assert compare_precisions("classify", plain, fast, 1)["metric"] == "accuracy"
     assert compare_precisions("glue/cola", plain, fast, 1)["metric"] == "mcc"
     assert compare_precisions("glue/cola", plain, fast, 1)["drop"] == pytest.approx(-10)
-    # Tags that are no entities have no entity_f1.
+    # Tags that are not entities have no entity_f1.
     assert compare_precisions("tag", {"tag_accuracy": 0.5}, {"tag_accuracy": 0.5}, 0) == {
         "float32": {"tag_accuracy": 0.5},
         "metric": "tag_accuracy",

@@ -1,4 +1,4 @@
-"""Stored vectors stand in for the frozen encoder: the same outputs, and a head that learns the same."""
+"""Stored vectors replace the frozen encoder: the same outputs, and a head that learns the same."""
 
 import copy
 import shutil
@@ -63,7 +63,7 @@ def model(unit: str, features: Network | TowersConfig, kind: str = "bert") -> An
 
 
 def examples(unit: str) -> list[Example]:
-    """Texts of one and two windows; words of one and two pieces, some of them context."""
+    """Texts of one and two windows; words of one and two tokens, some of them context."""
     draw, found = np.random.default_rng(0), []
     for lengths in LENGTHS:
         rows, targets = [], dict[str, Any]()
@@ -87,14 +87,14 @@ def examples(unit: str) -> list[Example]:
 
 
 def light_of(full: TaskModel, stored: StoredEncoder) -> TaskModel:
-    """The model with stored vectors in the place of its encoder, its other parts shared."""
+    """The model with stored vectors in place of its encoder, its other parts shared."""
     light = copy.copy(full)
     light._modules = {**full._modules, "encoder": stored}
     return light
 
 
 def ways() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every way to read an encoder that is allowed."""
+    """Every supported way to read an encoder."""
     yield "row", {}
     for (layers, mix), n_lstm in [*product(MIXES, (0,)), *product(MIXES[3:], (1,))]:
         rest = {"layers": layers, "mix": mix, **({"lstm_layers": n_lstm, "lstm_width": 4} if n_lstm else {})}
@@ -103,7 +103,7 @@ def ways() -> Iterator[tuple[str, dict[str, Any]]]:
         for words in ("first", "mean", "last"):
             yield "word", {"words": words, **rest}
         yield "token", rest
-    # Words and characters of the head's own need what the tokens were.
+    # Word and character embeddings of the head need the original tokens.
     for join, n_lstm in (("input", 0), ("input", 2), ("first", 2), ("last", 1), ("none", 0), ("none", 1)):
         own = {"join": join, "own_words": 3, "lstm_layers": n_lstm, "lstm_width": 4}
         own["own_characters"] = "gru" if join == "first" else "cnn"
@@ -158,7 +158,7 @@ def test_without_the_encoder_nothing_is_stored(unit: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["lstm", "elmo"])
 @pytest.mark.parametrize("unit", ["row", "word", "token"])
 def test_recurrent_systems_carry_nothing_from_row_to_row(unit: str, kind: str, tmp_path: Path) -> None:
-    """Their vectors are the same whatever was read before, in this batch and in the one before."""
+    """Their vectors do not depend on what was read before, in this batch or an earlier one."""
     options: dict[str, Any] = {"layers": (0, 1, 2), "mix": "scalar"} if kind == "elmo" else {}
     if unit == "row" and options:
         options["pool"] = "mean"
@@ -169,7 +169,7 @@ def test_recurrent_systems_carry_nothing_from_row_to_row(unit: str, kind: str, t
 
 @pytest.mark.parametrize("hidden_width", [0, 6])
 def test_summaries_that_are_wider_than_the_layers(hidden_width: int, tmp_path: Path) -> None:
-    """ULMFiT's: the last state, beside the maximum and the mean."""
+    """ULMFiT's: the last state, the maximum and the mean."""
     torch.manual_seed(0)
     read = AwdLstm(AwdLstmConfig(vocab_size=20, width=8, hidden_width=10, n_layers=2))
     config = ClassifyConfig(labels=("a", "b", "c"), network=network_of(dropout=0.0, hidden_width=hidden_width))
@@ -191,12 +191,12 @@ def test_summaries_that_are_wider_than_the_layers(hidden_width: int, tmp_path: P
         ("row", {"pool": "attention"}, 49),
         ("row", {"pool": "mean", "lstm_layers": 1}, 49),
         ("token", {}, 49),
-        # Asked words, and with an LSTM those around them.
+        # The target words, and with an LSTM those around them.
         ("word", {}, 1 + 3 + 1 + 10 + 2 + 2),
         ("word", {"lstm_layers": 1}, 3 + 5 + 1 + 12 + 2 + 4),
         ("word", {"own_words": 3}, 1 + 3 + 1 + 10 + 2 + 2),
         ("word", {"own_words": 3, "words": "mean", "lstm_layers": 1}, 3 + 5 + 1 + 12 + 2 + 4),
-        # Of a text what the head itself knows of its tokens is not known yet.
+        # Every token of a text is kept: what the head itself adds to them is not known in advance.
         ("row", {"pool": "mean", "own_words": 3}, 49),
     ],
 )
@@ -212,12 +212,12 @@ def test_only_what_the_head_can_tell_apart_is_kept(
 
 
 def learnt(made: TaskModel, given: list[Example]) -> dict[str, Tensor]:
-    """What a few steps make of all parts but the encoder."""
+    """All parts but the encoder, after a few training steps."""
     made.train()
     mine = {n: p for n, p in made.named_parameters() if not n.startswith("encoder.")}
     optimizer = torch.optim.SGD(mine.values(), lr=0.1)
     for _ in range(3):
-        # The encoder is frozen here and read as in answering.
+        # The encoder is frozen here and runs in evaluation mode.
         made.encoder.eval()
         optimizer.zero_grad()
         sum(made(collate(given)).losses.values()).backward()  # type: ignore[union-attr]  # there is a loss
@@ -245,7 +245,7 @@ def test_a_head_learns_the_same_from_stored_vectors(unit: str, options: dict[str
     with_stored = learnt(light_of(first, stored), referring)
     for name, expected in learnt(second, given).items():
         torch.testing.assert_close(with_stored[name], expected, rtol=0, atol=1e-6)
-        # A number added to all scores of a row changes no pointer.
+        # Adding a constant to all scores of a row changes no pointer.
         assert not torch.equal(expected, before[name]) or (unit, name) == ("token", "head.bias"), name
     # The parts are shared with the full model, which is what is saved.
     close(row_outputs(first, given), row_outputs(second, given))
@@ -261,7 +261,7 @@ def test_vectors_are_used_again_by_who_asks_for_the_same(tmp_path: Path, monkeyp
     before, kept = files(), np.array(first.vectors[2])
     again, _ = store_features(plain, given, tmp_path, dtype=torch.float32)
     assert files() == before and np.array_equal(again.vectors[2], kept)
-    # Other weights, other rows, other layers: never those of before.
+    # Other weights, rows or layers never reuse earlier vectors.
     moved = [*given[1:], given[0]]
     other = model("token", network_of(dropout=0.0))
     torch.nn.init.ones_(other.encoder.embeddings.positions.weight)
@@ -273,7 +273,7 @@ def test_vectors_are_used_again_by_who_asks_for_the_same(tmp_path: Path, monkeyp
 
 
 def test_where_rows_end_counts(tmp_path: Path) -> None:
-    """The same pieces in the same order, cut elsewhere: other vectors."""
+    """The same tokens in the same order, split elsewhere, have other vectors."""
     made = model("row", network_of(dropout=0.0))
     for cuts in ((2, 3), (3, 2)):
         rows = [make_row(part) for part in np.split(np.arange(5), [cuts[0]])]

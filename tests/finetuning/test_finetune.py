@@ -1,4 +1,4 @@
-"""Fine-tuning as a job: what is chosen, what is kept, going on after a stop, frozen encoders, calibration."""
+"""Fine-tuning as a job: what is chosen, what is kept, resuming after a stop, frozen encoders, calibration."""
 
 import contextlib
 import dataclasses
@@ -60,12 +60,12 @@ from firth.text.tokenizer_kinds import WORDS
 from firth.training import trainer
 from firth.training.log import read_log
 
-QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
+QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # reports nothing
 SETTINGS = ["train.precision=float32", "train.batch_examples=8", "train.epochs=1", "optim.learning_rate=1e-3"]
 
 
 def texts(n: int, seed: int) -> str:
-    """Labelled texts that a word decides."""
+    """Labelled texts; one word determines the label."""
     rng = random.Random(seed)
     found = [("river", "walked to the river"), ("winter", "wrote before winter")]
     who = ["our teacher", "a small child", "the captain", "the queen", "my neighbour", "the baker"]
@@ -89,7 +89,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here; the report has tests of its own."""
+    """Plotting takes longer than training here; the report has tests of its own."""
     monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
 
 
@@ -109,7 +109,7 @@ def without_times(results: dict[str, Any]) -> dict[str, Any]:
     return json.loads(text, object_hook=lambda d: {k: v for k, v in d.items() if k != "elapsed_s"})
 
 
-# -- what comes of it ----------------------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------------------
 
 
 def test_a_task_is_learnt_and_the_folder_answers_as_it_was_scored(plain: dict[str, Any], tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_examples_are_pairs_single_texts_or_both() -> None:
 
 
 def test_the_scores_in_a_model_are_those_that_evaluate_finds(plain: dict[str, Any], tmp_path: Path) -> None:
-    """Also where the held-out examples, on which the best step is chosen, score otherwise than the dev file."""
+    """Also where the scores on the held-out examples, which choose the best step, differ from those on the dev file."""
     rows = texts(40, 3).splitlines()
     turned = [rows[0], *(row.replace("\triver", "\tX").replace("\twinter", "\triver") for row in rows[1:])]
     dev = tmp_path / "turned.tsv"
@@ -180,7 +180,7 @@ def test_the_same_seed_gives_the_same_model_and_the_next_another(plain: dict[str
 def test_the_weights_of_the_seeds_are_averaged(
     plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mean of their models is the model, and what is scored; a kill before the scoring changes nothing."""
+    """The mean of their models is the model that is kept and scored; a kill before the scoring changes nothing."""
     settings = ("train.seeds=3", "train.average_seeds=true")
     recipe, base, _ = resolve(plain, [*SETTINGS, *settings], "t")
     heads = [make_model(base, recipe, seed).head.state_dict() for seed in (1, 2)]
@@ -277,11 +277,11 @@ def test_smaller_models_get_a_higher_rate(plain: dict[str, Any]) -> None:
     assert (recipe.optim.warmup_share, recipe.train.batch_examples) == (0.1, 32)
 
 
-# -- stopping and going on -----------------------------------------------------------------------------------
+# -- stopping and resuming -----------------------------------------------------------------------------------
 
 
 class Stop:
-    """Asks every run to stop after a number of steps that is counted over all of them."""
+    """Asks every run to stop after a number of steps, counted over all runs."""
 
     after, steps = 0, 0
 
@@ -331,7 +331,7 @@ def test_a_stopped_fine_tuning_goes_on_to_the_same_results(
     assert without_times(again.results) == without_times(whole.results)
     logs = [list(losses(tmp_path / name / "runs" / "seed-2" / "log.jsonl")) for name in ("out", "whole")]
     assert logs[0] == logs[1] != []
-    # Once more there is nothing left to do.
+    # Run again, there is nothing left to do.
     assert resume(tmp_path / "out", tell=QUIET).results == again.results
 
 
@@ -452,7 +452,7 @@ def test_changed_data_or_another_model_are_refused(
     train.write_text(text.replace("river.", "river!", 1))
     with pytest.raises(CheckpointError, match="out: the labelled data changed since the run began: start a new one"):
         resume(tmp_path / "out", tell=QUIET)
-    # Where a file stands and how its lines end says nothing about the examples.
+    # The path of a file and its line endings do not change the examples.
     train.write_text(text.replace("\n", "\r\n"), newline="")
     resume(tmp_path / "out", tell=QUIET)
     train.rename(tmp_path / "elsewhere.tsv")
@@ -494,7 +494,7 @@ def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
 
 
 def test_a_start_that_was_killed_is_nothing_in_the_way(plain: dict[str, Any], tmp_path: Path) -> None:
-    """Before the recipe is written there is nothing that could go on."""
+    """Before the recipe is written, there is nothing to resume."""
     (tmp_path / "out").mkdir()
     for name in (".lock", "identity.json", ".identity.json.0123456789abcdef.tmp"):
         (tmp_path / "out" / name).write_text("{}")
@@ -503,7 +503,7 @@ def test_a_start_that_was_killed_is_nothing_in_the_way(plain: dict[str, Any], tm
 
 
 def test_options_that_came_later_or_were_renamed_do_not_stop_an_old_run(plain: dict[str, Any], tmp_path: Path) -> None:
-    """They had no effect: what the recipe does not say is as it was."""
+    """They had no effect: what the recipe does not set behaves as before."""
     run(plain, tmp_path / "out")
     recipe, identity = tmp_path / "out" / "recipe.toml", tmp_path / "out" / "identity.json"
     lines = recipe.read_text("utf-8").splitlines(keepends=True)
@@ -584,7 +584,7 @@ def test_the_share_of_unknown_tokens_is_said(plain: dict[str, Any], tmp_path: Pa
     heard: list[str] = []
     job.Runs(Resolved(recipe, base, labelled), tmp_path / "out", heard.append)._examples_for(recipe)
     (told,) = [text for text in heard if "[UNK]" in text]
-    # Of [CLS] ꙮ ꙮ [SEP] [CLS] . . [SEP] those that the texts have.
+    # Of [CLS] ꙮ ꙮ [SEP] [CLS] . . [SEP], only the tokens of the texts.
     assert told.startswith("dev, 50.0% of the tokens are [UNK]")
 
 
@@ -704,7 +704,7 @@ def test_only_the_lowest_groups_of_layers_come_from_the_model(plain: dict[str, A
 
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
 def test_every_system_transfers_by_groups(system: str, tiny_vocab: Path) -> None:
-    """A partition: each tensor is in exactly one step of transferring one group more."""
+    """A partition: each tensor joins in exactly one step as one more group is transferred."""
     size = next(name for name, (owner, _) in SIZES.items() if owner == system)
     tokenizer, row = load_tokenizer(tiny_vocab), SYSTEMS[system]
     small = {"width": 8, "n_layers": 2, "n_heads": 2, "feed_forward_width": 12, "max_positions": 16}
@@ -734,7 +734,7 @@ def test_the_language_model_learns_beside_the_task(plain: dict[str, Any], tiny_v
     events = [e for e in read_log(tmp_path / "out" / "runs" / "seed-1" / "log.jsonl") if e["event"] == "train"]
     assert events[-1]["lm_loss"] < events[0]["lm_loss"] - 0.5
     assert all(e["loss"] == pytest.approx(e["label_loss"] + 0.5 * e["lm_loss"]) for e in events)
-    # Evaluation knows of the task alone.
+    # Evaluation covers the task alone.
     dev = [e for e in read_log(tmp_path / "out" / "runs" / "seed-1" / "log.jsonl") if e["event"] == "dev"]
     assert dev and not any(key.startswith("lm") for e in dev for key in e)
     assert load_model(tmp_path / "out").predict("the river").label in ("river", "winter")
@@ -759,11 +759,11 @@ def test_a_system_has_settings_of_its_own(
     bert = resolve(plain, [], "t")[0]
     plain |= {"model": str(left_to_right(tmp_path / "base", tiny_vocab))}
     recipe = resolve(plain, [], "t")[0]
-    # The rate is of the base width; the model is 16 wide.
+    # The learning rate is that of the base hidden size; the model's hidden size is 16.
     assert recipe.optim.learning_rate == pytest.approx(6.25e-5 * 768 / 16)
     assert (recipe.optim.warmup_share, recipe.train.epochs) == (0.002, 5)
     assert (recipe.head.auxiliary_lm, recipe.head.network.dropout) == (0.5, 0.2)
-    # What the recipe says holds, and what is next to it stays.
+    # What the recipe sets holds, and its neighbouring settings stay.
     said = resolve(plain, ["optim.learning_rate=1e-3", "head.network.pool=mean", "head.auxiliary_lm=0"], "t")[0]
     assert (said.optim.learning_rate, said.optim.warmup_share) == (1e-3, 0.002)
     assert (said.head.network.pool, said.head.network.dropout, said.head.auxiliary_lm) == ("mean", 0.2, 0)
@@ -779,7 +779,7 @@ def test_settings_that_a_head_does_not_have_are_left_out(kind: str, monkeypatch:
     found = with_defaults(empty, "bert-ltr", kind, 64, n_train=5000, documents=False)
     assert ("auxiliary_lm" in found["head"]) == (kind != "answer")
     assert found["head"]["network"] == {"dropout": 0.2} and found["train"]["batch_examples"] == 16
-    # Documents are many sentences, whatever the system.
+    # Documents have many sentences, whatever the system.
     assert with_defaults(empty, "bert-ltr", kind, 64, n_train=5000, documents=True)["train"]["batch_examples"] == 8
     assert with_defaults(empty, "bert", kind, 64, n_train=5000, documents=False)["head"] == {}
 
@@ -812,7 +812,7 @@ def test_small_taggers_of_models_without_next_sentences_learn_faster() -> None:
     published = of(256, has_summary=True)
     assert "network" not in published["head"] and published["train"]["epochs"] == 3
     assert of(768)["optim"]["learning_rate"] == 5e-5
-    # What is said holds, and a frozen encoder is left alone.
+    # Explicit settings hold, and a frozen encoder is left alone.
     said = of(256, optim={"learning_rate": 1e-3}, train={"epochs": 1.0}, adapt={"frozen_groups": -1})
     assert said["optim"]["learning_rate"] == 1e-3 and said["train"]["epochs"] == 1
     assert said["adapt"] == {"frozen_groups": -1}
@@ -833,10 +833,10 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     every = {"pool": "mean", "mix": "concat", "layers": [0, 1, 2, 3, 4], "dropout": 0.3}
     assert mini["head"]["network"] == every and mini["adapt"] == {"dropout": 0.2}
     assert mini["optim"]["learning_rate"] == pytest.approx(3e-4)
-    # More examples are read in more updates, but less often: 350 of 1,000 examples, 2.6 times as many of five times.
+    # More examples take more updates but fewer epochs: 350 for 1,000 examples, 2.6 times as many for five times.
     epochs = {n: of(n_train=n)["train"]["epochs"] for n in (100, 1000, 5000, 25_000, 50_000)}
     assert epochs == {100: 112, 1000: 12, 5000: 6, 25_000: 4, 50_000: 3}
-    # Of few examples the weights of three seeds are averaged, unless something else is said.
+    # With few examples the weights of three seeds are averaged, unless set otherwise.
     kinds = [of(n_train=n)["optim"].get("kind", "bert_adam") for n in (499, 500)]
     assert kinds == ["adamw", "bert_adam"] and of(n_train=9, optim={"kind": "muon"})["optim"]["kind"] == "muon"
     averaged = of(n_train=1000)["train"]
@@ -852,7 +852,7 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     for other in (of(768), of(has_summary=True), of(head={"network": {"kind": "bilstm"}})):
         assert "layers" not in other["head"].get("network", {}) and not other["adapt"]
     assert "layers" not in of(head={"network": {"pool": "summary"}})["head"]["network"]
-    # What is said holds, and a frozen encoder has no dropout of its own.
+    # Explicit settings hold, and a frozen encoder has no dropout of its own.
     assert of(head={"network": {"layers": [-1]}})["head"]["network"] == {
         "pool": "mean",
         "layers": [-1],
@@ -874,10 +874,10 @@ def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:
     apart = of()
     assert apart.recipe.head_preset == "towers" and apart.recipe.head.network.kind == "towers"
     assert any("read apart" in note for note in apart.labelled.notes)
-    # The recipe that is written says so; a resumed run has it all the same.
+    # The written recipe records it; a resumed run has it all the same.
     again = resolve(to_dict(apart.recipe), (), str(tmp_path))
     assert again.recipe == apart.recipe and again.labelled.notes == apart.labelled.notes
-    # The length of the model is not left behind in the preset.
+    # The model's length does not remain in the preset.
     assert "length" not in HEADS["towers"].settings["head"]["windows"]
     for other in (
         of("texts.tsv"),
@@ -907,7 +907,7 @@ def test_only_next_sentences_teach_bert_a_summary(tiny_run: Path) -> None:
     provenance = dict(base.origin["provenance"])
     without = provenance | {"recipe": provenance["recipe"] | {"objective.next_sentence": False}}
     assert not dataclasses.replace(base, origin=base.origin | {"provenance": without}).has_summary
-    # A fine-tuned model of it, too, and the same encoder from scratch; but not where nothing is known.
+    # Also a model fine-tuned from it, and the same encoder from scratch; but not where nothing is known.
     later = {"provenance": {"base": base.origin | {"provenance": without}}}
     assert not dataclasses.replace(base, origin=later).has_summary
     assert dataclasses.replace(base, origin={}).has_summary
@@ -917,14 +917,14 @@ def test_only_next_sentences_teach_bert_a_summary(tiny_run: Path) -> None:
 
 @pytest.mark.parametrize("kind", sorted(TASKS))
 def test_the_settings_of_gpt(kind: str) -> None:
-    """Radford et al. 2018, §4.1, and the released code, whose endings of a question share a mask of dropout."""
+    """Radford et al. 2018, §4.1, and the released code, in which the endings of a question share a dropout mask."""
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
     found = with_defaults(empty, "gpt", kind, 768, n_train=5000, documents=False)
     lm = {} if kind == "answer" else {"auxiliary_lm": 0.5}
     assert found["head"] == lm | ({"shared_dropout": True} if kind == "choose" else {})
     assert (found["optim"]["learning_rate"], found["optim"]["warmup_share"]) == (6.25e-5, 0.002)
     assert (found["optim"]["kind"], found["optim"]["schedule"]) == ("gpt_adam", "gpt_linear")
-    # Of a frozen encoder there is no language model to learn, but there is dropout on what the head reads.
+    # A frozen encoder has no language model to learn, but there is dropout on what the head reads.
     frozen = with_defaults(empty | {"adapt": {"frozen_groups": -1}}, "gpt", kind, 768, n_train=5000, documents=False)
     assert frozen["head"] == ({"shared_dropout": True} if kind == "choose" else {})
 
@@ -963,7 +963,7 @@ def test_balanced_weights_make_labels_count_alike(plain: dict[str, Any]) -> None
     sums = {label: weights[label] * sum(r.label == label for r in labelled.train) for label in weights}
     assert sums["river"] == pytest.approx(sums["winter"]) == pytest.approx(len(labelled.train) / 2)
     assert recipe.head.class_weights == tuple(weights.values())
-    # A label without an example takes no weight from the others.
+    # A label without examples takes no weight from the others.
     labels = (*recipe.head.labels, "spring")
     assert balanced(labelled, labels) == [*recipe.head.class_weights, 0.0]
 

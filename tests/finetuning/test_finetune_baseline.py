@@ -1,4 +1,4 @@
-"""A baseline by ``finetune``, from a file to a model that is evaluated and used like any other."""
+"""A baseline fitted by ``finetune``, from a file to a model that is evaluated and used like any other."""
 
 import errno
 import json
@@ -58,7 +58,7 @@ def test_the_folder_is_that_of_a_fine_tuning(fitted: Path, files: Path) -> None:
     assert 0.05 <= results["calibration"]["temperature"] <= 20
     page = (fitted / "report.html").read_text("utf-8")
     assert "Settings tried" in page and "Top n-grams of each label" in page
-    # The recipe makes the same model again.
+    # The recipe reproduces the same model.
     again = firth.finetune(fitted / "recipe.toml", out=fitted.with_name("again"), tell=lambda text: None)
     assert again.results["model"] == results["model"]
 
@@ -143,7 +143,7 @@ def test_a_baseline_answers_alone(fitted: Path, files: Path, capsys: pytest.Capt
 def test_a_disk_that_is_full_at_the_report_leaves_nothing(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder appears whole or not at all: the same command then makes all of it."""
+    """The folder appears completely or not at all: the same command then makes all of it."""
 
     def full(*arguments: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

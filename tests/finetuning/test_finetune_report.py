@@ -1,4 +1,4 @@
-"""The report of a fine-tuning: every number it is asked for, on one page of its own."""
+"""The report of a fine-tuning: every number that it must show, on one self-contained page."""
 
 import json
 import re

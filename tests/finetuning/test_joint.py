@@ -1,4 +1,4 @@
-"""A joint model: the weight follows what the members know, and the folder answers as its members together."""
+"""A joint model: the weight follows the members' quality, and the folder answers as its members do together."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Labelled data for a fine-tuning: files of one's own, published data sets, and what follows for the head."""
+"""Labelled data for fine-tuning: the user's own files, published data sets, and what follows for the head."""
 
 import json
 import unicodedata
@@ -78,7 +78,7 @@ def test_a_label_that_only_the_dev_file_has_is_an_error_at_its_line(tmp_path: Pa
     data = read("classify", train=train, dev=dev, skip_bad=True)
     assert len(data.dev["dev"]) == 1
     assert "malformed rows skipped: 1; the first 1:" in data.notes and "d.tsv:3" in data.notes[-1]
-    # Labels that the recipe names go before those of the data.
+    # Labels that the recipe names come before those of the data.
     assert len(read("classify", {"labels": ["a", "b", "c"]}, train=train, dev=dev).dev["dev"]) == 2
 
 
@@ -199,7 +199,7 @@ def test_scores_of_klue_are_for_its_entities_alone(tmp_path: Path, scheme: str) 
             else:
                 with pytest.raises(ConfigError, match=f"metric='{metric}': expected one of entity_f1, tag_accuracy"):
                     check_metric(data, metric, data.options["labels"])
-        # Labels of the head that no training example has count too.
+        # Labels of the head without training examples count too.
         with pytest.raises(ConfigError, match="metric='char_f1'"):
             check_metric(data, "char_f1", [*data.options["labels"], "B-CITY"])
 
@@ -307,7 +307,7 @@ def test_a_dev_file_may_lack_the_header_of_the_training_file(tmp_path: Path) -> 
 
 
 def test_columns_that_were_found_hold_when_the_recipe_is_read_again(tmp_path: Path) -> None:
-    """A run reads its files a second time, by the columns that its recipe has then."""
+    """A run reads its files a second time, by the columns that its recipe then contains."""
     rows = [("ab"[n % 2], f"a longer text with number {n}") for n in range(20)]
     named = write(tmp_path / "t.tsv", table(rows, "category\tmessage"))
     plain = write(tmp_path / "p.tsv", "".join(f"{label}\t{text}\n" for label, text in rows))
@@ -355,7 +355,7 @@ def test_a_dev_file_with_its_columns_the_other_way_round_is_refused(tmp_path: Pa
     dev = write(tmp_path / "d.tsv", "".join(f"{text}\t{label}\n" for label, text in rows))
     with pytest.raises(InputError, match=r"d\.tsv: .*t\.tsv has its texts in column 1, but here column 0 has"):
         read("classify", train=train, dev=dev)
-    # Given columns hold for both.
+    # Given columns apply to both.
     with pytest.raises(InputError, match=r"d\.tsv:1: found the label"):
         read("classify", train=train, dev=dev, columns="text=1,label=0")
 

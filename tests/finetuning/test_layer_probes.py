@@ -1,4 +1,4 @@
-"""Probes of all layers: what is in the vectors is found, what is not is not, and control labels are per word."""
+"""Probes of all layers: they find what the vectors contain and nothing else; control labels are per word."""
 
 import json
 import random
@@ -25,7 +25,7 @@ TAGS = dict(zip("abcdef", ("NOUN", "VERB", "ADJ", "ADV", "PRON", "DET"), strict=
 def sentences(n: int, seed: int) -> list[list[str]]:
     rng = random.Random(seed)
     found = [[rng.choice(NAMES) for _ in range(rng.randint(2, 9))] for _ in range(n)]
-    # In every fourth sentence one of five rarer words.
+    # Every fourth sentence has one of five rarer words.
     for number, words in enumerate(found[::4]):
         words[1] = f"{NAMES[7 * (number % 5)]}s"
     return found
@@ -47,7 +47,7 @@ def treebank(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def entities(tmp_path: Path) -> Path:
-    """Words with a are persons, with b places; all others are outside."""
+    """Words with an a are persons, words with a b are places; all others are outside."""
     folder = tmp_path / "conll"
     folder.mkdir()
     kinds = {"a": "B-PER", "b": "B-LOC"}
@@ -70,7 +70,7 @@ def test_every_task_is_probed_in_every_layer(treebank: Path, entities: Path, tmp
     tasks = {task["task"]: task for task in result["tasks"]}
     assert list(tasks) == ["ud-pos", "sentence length", "word content", "conll2003 (type of entity)"]
     pos = tasks["ud-pos"]
-    # The embedding output has the word, among random positions, and the word has the tag.
+    # The embedding output identifies the word, among random positions, and the word determines the tag.
     assert pos["accuracy"][0] > pos["majority"] + 0.1 and pos["n_labels"] == 6 and pos["n_train"] == 400
     assert tasks["conll2003 (type of entity)"]["n_labels"] == 2
     for task in tasks.values():
@@ -78,7 +78,7 @@ def test_every_task_is_probed_in_every_layer(treebank: Path, entities: Path, tmp
         for accuracy, (low, high) in zip(task["accuracy"], task["interval"], strict=True):
             assert low <= accuracy + 1e-9 and accuracy - 1e-9 <= high
         assert (task["control"] is None) == ("sentence" in task["task"] or "content" in task["task"])
-    # All types were seen: the control task can be memorised from the embeddings as well.
+    # All word types were seen: the control task can be memorised from the embeddings as well.
     assert pos["selectivity"] == pytest.approx(np.subtract(pos["accuracy"], pos["control"]))
     assert {one["task"] for one in result["differences"]} == set(tasks) - {"ud-pos"}
     assert told == [

@@ -1,4 +1,4 @@
-"""The mistakes that a report shows: the most confident ones first, and the weight of each word."""
+"""The mistakes that a report shows: the most confident first, with the weight of each word."""
 
 import math
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_the_most_confident_mistakes_come_first(classifier: Loaded) -> None:
 def test_a_words_weight_is_what_its_absence_costs(classifier: Loaded) -> None:
     record = Text("the old farmer", second="an empty house")
     whole = answer(classifier, record)
-    (found,) = find_mistakes(classifier, [record], [whole])  # without a label every answer is wrong
+    (found,) = find_mistakes(classifier, [record], [whole])  # without a gold label every answer is wrong
     assert [word for word, _ in found.words] == ["the", "old", "farmer", "an", "empty", "house"]
     for n, without in (
         (1, Text("the farmer", second="an empty house")),

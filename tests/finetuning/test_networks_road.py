@@ -1,4 +1,4 @@
-"""Networks on an encoder from the command to the answer: tuned, stopped and gone on with, asked, scored, probed."""
+"""Networks on an encoder, end to end: fine-tuned, stopped and resumed, used, scored, probed."""
 
 import json
 from collections.abc import Callable
@@ -19,19 +19,19 @@ from firth.folder import read_model
 from firth.inference.model import load_model
 from firth.training import trainer
 
-QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
+QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # reports nothing
 WORDS = ("river", "queen", "mill", "baker", "winter", "market")
 
 
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here; the report has tests of its own."""
+    """Plotting takes longer than training here; the report has tests of its own."""
     monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
 
 
 @pytest.fixture
 def recipe(tiny_run: Path, tmp_path: Path) -> dict[str, Any]:
-    """Pairs that are alike or not: no text by itself tells. One text of each stands alone."""
+    """Pairs that match or not: a single text does not reveal it. One text of each stands alone."""
     lines = ["text\tsecond\tlabel"]
     for i, a in enumerate(WORDS):
         lines += [f"the {a}\tthe {b}\t{'same' if a == b else 'other'}" for b in (a, WORDS[i - 1], a, WORDS[i - 2])]
@@ -78,7 +78,7 @@ def test_the_design_is_learnt_stopped_and_gone_on_with(
 
 
 def test_two_texts_are_compared(recipe: dict[str, Any], tmp_path: Path) -> None:
-    """Its own examples, from the embeddings up: what a linear head on two texts cannot."""
+    """Its own examples, from the embeddings up: a linear head on two texts cannot do this."""
     settings = [
         "train.precision=float32",
         "train.batch_examples=12",

@@ -1,4 +1,4 @@
-"""Scores of files of predictions."""
+"""Scores of prediction files."""
 
 import json
 import unicodedata
@@ -85,7 +85,7 @@ def test_a_label_that_is_only_predicted_is_wrong_and_noted(tmp_path: Path) -> No
     found = scored("classify", gold, write(tmp_path / "p", "a\nc\n"))
     assert found["scores"]["accuracy"] == 0.5
     assert any("predicted labels that no gold example has: c" in note for note in found["notes"])
-    # Of several labels too: a false one more may not go unseen.
+    # With several labels too: an additional wrong label must not go unnoticed.
     gold = write(tmp_path / "gold.jsonl", '{"text": "x", "labels": ["a"]}\n')
     found = scored("multilabel", gold, write(tmp_path / "p", "a|c\n"))
     assert found["scores"]["micro_f1"] == pytest.approx(2 / 3) and found["scores"]["exact_match"] == 0
@@ -150,7 +150,7 @@ def test_the_diagnostic_set_of_glue(tmp_path: Path) -> None:
     gold = Path(__file__).resolve().parents[1] / "fixtures" / "data" / "glue"
     predictions = write(tmp_path / "p", "contradiction\nentailment\nneutral\nneutral\n")
     scores = scored("glue/ax", gold, predictions)["scores"]
-    # Gold has 1, 2, 1 of the labels, predicted are 1, 1, 2; three are right.
+    # Gold has the labels 1, 2 and 1 times, the predictions 1, 1 and 2 times; three are right.
     covariance, spread = 4 * 3 - (1 * 1 + 2 * 1 + 1 * 2), (16 - (1 + 4 + 1)) * (16 - (1 + 1 + 4))
     assert scores["mcc"] == pytest.approx(covariance / spread**0.5) == pytest.approx(0.7)
     assert scores["accuracy"] == 0.75
@@ -173,7 +173,7 @@ def test_tags_as_columns_and_as_objects(tmp_path: Path) -> None:
     ],
 )
 def test_tags_of_another_scheme_are_those_of_the_gold_examples(tmp_path: Path, name: str, text: str) -> None:
-    """Also where one of them breaks the scheme, as taggers without a CRF predict."""
+    """Also where a prediction breaks the scheme, as taggers without a CRF may."""
     gold = write(tmp_path / "gold.conll", "New B-LOC\nYork E-LOC\nsang O\n\nOslo S-LOC\n")
     scores = scored("tag", gold, write(tmp_path / name, text))["scores"]
     assert scores["tag_accuracy"] == scores["entity_f1"] == 1
@@ -272,13 +272,13 @@ def test_choices(tmp_path: Path) -> None:
 def test_predictions_above_the_threshold_count_as_no_answer(
     tmp_path: Path, threshold: float | None, answerable: float, unanswerable: float
 ) -> None:
-    """By hand: "Ann" is right for the first question, and no answer is right for the second; 1.0 if nothing is said."""
+    """By hand: "Ann" answers the first question, the second has no answer; the threshold is 1.0 unless given."""
     gold, said = write(tmp_path / "gold.json", squad()), write(tmp_path / "p.json", '{"1": "Ann", "2": "Ann"}')
     odds = write(tmp_path / "odds.json", '{"1": 1.5, "2": 2.5}')
     found = scored("answer", gold, said, na_prob_file=str(odds), na_prob_threshold=threshold)["scores"]
     assert (found["answerable_exact_match"], found["answerable_f1"]) == (answerable, answerable)
     assert (found["unanswerable_exact_match"], found["unanswerable_f1"]) == (unanswerable, unanswerable)
-    # What the best threshold reaches is a matter of the scores alone.
+    # The best threshold's result depends on the scores alone.
     assert found["best_exact_match"] == 1 and found["best_exact_match_threshold"] == 1.5
 
 

@@ -1,4 +1,4 @@
-"""Probing: every way to read the layers is tried on a frozen encoder that runs once, and the best one is named."""
+"""Probing: every way to read the layers is tried on a frozen encoder that runs once, and the best is reported."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ SETTINGS = ["train.precision=float32", "train.epochs=2", "train.batch_examples=4
 
 @pytest.fixture
 def plain(tiny_run: Path, tmp_path: Path) -> dict[str, Any]:
-    """Words that carry their tag: any layer must find it."""
+    """Words that determine their tag: a probe of any layer must find it."""
     words = {"NOUN": ["river", "queen", "mill", "baker"], "VERB": ["walked", "wrote", "waited", "painted"]}
     lines = []
     for i in range(24):
@@ -65,7 +65,7 @@ def test_a_probe_compares_all_readings_and_reads_the_text_once(
 
 
 def test_dev_is_scored_with_the_threshold_of_the_held_out_examples(tiny_run: Path, tmp_path: Path) -> None:
-    """Of eight labels that a text has one of each is improbable: above 0.5 there would be none."""
+    """With one of eight labels per text, each label is improbable: none would exceed 0.5."""
     file = tmp_path / "t.tsv"
     words = ("river", "queen", "mill", "baker", "winter", "market", "farmer", "house")
     lines = [f"the {word} {n}\t{word[0]}" for n in range(5) for word in words]
@@ -86,7 +86,7 @@ def test_what_contradicts_probing_is_refused(plain: dict[str, Any], tmp_path: Pa
 
 
 def test_pairs_are_probed_with_a_linear_head(tiny_run: Path, tmp_path: Path) -> None:
-    """A small encoder would read them apart by default, with a head that is not linear."""
+    """By default a small encoder would read them separately, with a nonlinear head."""
     file = tmp_path / "t.tsv"
     words = ("river", "queen", "mill", "baker")
     lines = [f"the {a}\tthe {b}\t{'same' if a == b else 'other'}" for _ in range(3) for a in words for b in words]

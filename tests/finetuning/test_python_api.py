@@ -16,12 +16,12 @@ FAST = {"train.precision": "float32", "train.batch_examples": 8, "train.epochs":
 
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here."""
+    """Plotting takes longer than training here."""
     monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
 
 
 def quiet(text: str) -> None:
-    """Nothing said."""
+    """Report nothing."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_arguments_a_file_and_an_object_say_the_same(tiny_run: Path, labelled: P
     assert made.out == tmp_path / "a" and made.results == read_json(tmp_path / "a" / "results.json")
     assert set(made.scores) == {"dev", "held_out"} and 0 <= made.scores["dev"]["accuracy"] <= 1
     assert made.model.predict("the river").label in ("a", "b")
-    # The stored recipe, and the object that it stands for, with another seed laid over them.
+    # The stored recipe, and the equivalent object, each overridden with another seed.
     file = made.out / "recipe.toml"
     again = [
         firth.finetune(file, tmp_path / "b", quiet, settings=["train.seed=2"]),

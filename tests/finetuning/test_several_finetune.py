@@ -1,4 +1,4 @@
-"""``firth finetune`` with several processes: the batches of one, exact resume, and refusals."""
+"""``firth finetune`` with several processes: the batches of a single process, exact resume, and refusals."""
 
 import shutil
 from pathlib import Path
@@ -53,7 +53,7 @@ def state(out: Path) -> dict[str, torch.Tensor]:
 
 
 def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C comes between two steps: what is done is saved."""
+    """Ctrl-C arrives between two steps: finished work is saved."""
     original = trainer_module.Trainer.train_step
 
     def watched(self: Any, batches: Any) -> Any:

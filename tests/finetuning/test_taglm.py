@@ -1,4 +1,4 @@
-"""TagLM over a tiny bidirectional language model: head presets by name, initial word vectors, the whole road."""
+"""TagLM over a tiny bidirectional language model: head presets by name, initial word vectors, end-to-end pipeline."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +29,11 @@ from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import WORDS
 from firth.vectors.folder import convert_vectors
 
-QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
+QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # reports nothing
 KNOWN = ["walked", "to", "Alton", "river", "Bolton", "farmer", "Hilton", "market"]
 TOWNS = ["Alton", "Bolton", "Carlton", "Felton", "Hilton"]
 SIZES = {"width": 4, "cells": 6, "character_width": 3, "filters": ((1, 4), (3, 4)), "n_highways": 0}
-# The sizes of the designs are a paper's: a test has no time for them.
+# The presets have the paper's sizes, which are too slow for a test.
 SMALL = [
     "head.network.lstm_width=8",
     "head.network.own_words=3",
@@ -47,7 +47,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model folder of a language model that has learnt nothing."""
+    """The model folder of an untrained language model."""
     folder = tmp_path_factory.mktemp("bilm")
     tokenizer = SYSTEMS["elmo"].reads(Tokenizer.from_words([*WORDS.specials, *KNOWN], lowercase=False))
     torch.manual_seed(0)
@@ -70,7 +70,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here; the report has tests of its own."""
+    """Plotting takes longer than training here; the report has tests of its own."""
     monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
 
 
@@ -80,7 +80,7 @@ def plain(base: Path, data: Path) -> dict[str, Any]:
     return {"task": "tag", "model": f"{base}/", "head_preset": "taglm", "data": files}
 
 
-# -- designs -------------------------------------------------------------------------------------------------
+# -- head presets --------------------------------------------------------------------------------------------
 
 
 def test_taglm_is_the_papers_tagger_of_names(plain: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def test_a_design_goes_over_the_systems_settings_and_below_what_is_said(plain: d
     recipe, _, _ = resolve(plain, said, "test")
     assert (recipe.head.network.dropout, recipe.optim.learning_rate, recipe.head.scheme) == (0.1, 0.5, "BIO")
     assert recipe.adapt.frozen_groups == 0 and recipe.head.network.join == "first"
-    # The system says 0.5.
+    # The system's default is 0.5.
     assert resolve(plain, [], "test")[0].head.network.dropout == 0.25
 
 
@@ -157,7 +157,7 @@ def test_words_need_a_vocabulary(plain: dict[str, Any], base: Path, tmp_path: Pa
         resolve(plain | {"model": f"{tmp_path}/"}, [], "test")
 
 
-# -- word vectors to begin with ------------------------------------------------------------------------------
+# -- initial word vectors ------------------------------------------------------------------------------------
 
 
 def test_words_begin_with_their_vectors_and_the_others_as_without(
@@ -199,7 +199,7 @@ def test_vectors_of_other_words_are_refused(base: Path, tmp_path: Path) -> None:
         find_vectors(str(tmp_path / "v.txt"), read_model(base).tokenizer, 2)
 
 
-# -- the road ------------------------------------------------------------------------------------------------
+# -- end-to-end pipeline -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["taglm", "elmo", "bilstm-crf"])
@@ -218,7 +218,7 @@ def test_a_tagger_learns_and_the_language_model_stays(
     assert isinstance(after, TaskModel)
     kept = after.encoder.state_dict()
     assert all(torch.equal(tensor, kept[n]) for n, tensor in before.encoder.state_dict().items())
-    # Felton is in no vocabulary: its characters tell.
+    # Felton is in no vocabulary: its characters reveal the tag.
     (entity,) = load_model(tmp_path / "out").predict("to Felton .").entities
     assert (entity.label, entity.text) == ("LOC", "Felton")
 
@@ -231,7 +231,7 @@ def test_changed_word_vectors_are_refused(plain: dict[str, Any], data: Path, tmp
     file.write_text(text.replace("0.25", "0.75"), "utf-8")
     with pytest.raises(CheckpointError, match="out: the word vectors changed since the run began: start a new one"):
         resume(out, tell=QUIET)
-    # Earlier versions did not know of them.
+    # Earlier versions did not have them.
     found = read_json(out / "identity.json")
     del found["the word vectors"]
     write_json(out / "identity.json", found)

@@ -1,4 +1,4 @@
-"""ULMFiT's three stages as commands would run them, and what each of them rests on."""
+"""ULMFiT's three stages as the commands run them, and what each of them relies on."""
 
 import copy
 import random
@@ -40,7 +40,7 @@ from firth.training import trainer
 from firth.training.layer_rates import layer_scales
 from firth.training.log import read_log
 
-QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # a name for nothing said
+QUIET: Callable[[str], None] = lambda text: None  # noqa: E731  # reports nothing
 SIZES = ["encoder.width=16", "encoder.hidden_width=20", "encoder.n_layers=2"]
 STEPS = [
     "train.steps=6",
@@ -55,7 +55,7 @@ STEPS = [
 
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than training here; the report has tests of its own."""
+    """Plotting takes longer than training here; the report has tests of its own."""
     monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
 
 
@@ -68,7 +68,7 @@ def corpus(text: Path, size: int, out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def general(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A language model of general text: run, vocabulary and corpus beside one another."""
+    """A language model of general text: run, vocabulary and corpus side by side."""
     folder = tmp_path_factory.mktemp("general")
     recipe = resolve_pretraining(
         {"model": "awd-lstm-tiny"}, [*SIZES, *STEPS, f"data.corpus={corpus(tiny_text, 60, folder)}"], "t"
@@ -79,7 +79,7 @@ def general(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Labelled texts that a word decides."""
+    """Labelled texts; one word determines the label."""
     rng, rows = random.Random(1), ["text\tlabel"]
     for i in range(48):
         label, words = (("river", "walked to the river"), ("winter", "wrote before winter"))[i % 2]
@@ -127,7 +127,7 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
     assert not any("split differently" in text for text in told)
     before, after = read_model(general), read_model(tmp_path / "lm")
     assert after.tokenizer.size == 70 and after.tokenizer.kind is WORDS
-    # Six steps at most at 4e-3 / 2.6²: the rows are still where they began.
+    # Six steps at most at 4e-3 / 2.6²: the rows have hardly moved.
     rows = {piece: i for i, piece in enumerate(before.tokenizer.pieces)}
     shared = [piece for piece in after.tokenizer.pieces if piece in rows]
     assert len(shared) > 40
@@ -145,7 +145,7 @@ def test_the_three_stages(general: Path, labelled: Path, tiny_text: Path, tmp_pa
     classifier = read_model(tmp_path / "out")
     assert classifier.objective.head.hidden.weight.shape == (50, 48)
     assert classifier.objective.head.output.weight.shape == (2, 50)
-    # Of several epochs, not those that it began with.
+    # Statistics of several epochs, not the initial ones.
     assert not torch.allclose(classifier.objective.head.norm.running_var, torch.ones(48))
 
 
@@ -205,7 +205,7 @@ def test_words_keep_their_rows_and_new_ones_get_the_mean() -> None:
 
 
 def test_text_that_is_read_in_another_way_is_said(general: Path, tiny_text: Path, tmp_path: Path) -> None:
-    """A released model has rules of its own (fastai's marks of capitals), which a new vocabulary does not know."""
+    """A released model has rules of its own (fastai's capital markers), which a new vocabulary does not have."""
     ours = read_model(general).tokenizer
     rules = tokenizer_of_fastai(["xxunk", "xxpad", "xxbos", "xxmaj", *ours.pieces[10:40]], "t")[0]
     assert makes_same_words(ours, ours) and not makes_same_words(ours, rules)
@@ -250,7 +250,7 @@ def groups_of(model: Objective) -> list[list[Tensor]]:
 def test_one_group_more_learns_in_each_epoch(
     kind: str, general: Path, tiny_run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups that rest are not even decayed, and the optimiser holds nothing of them. The head learns in all steps,
+    """Frozen groups are not even decayed, and the optimiser holds no state for them. The head learns in all steps,
     its norms too: gains, shifts and running statistics."""
     made = a_run(
         general if kind == "awd-lstm" else tiny_run,
@@ -289,7 +289,7 @@ def test_one_group_more_learns_in_each_epoch(
 def test_gradual_unfreezing_goes_on_bit_for_bit(
     general: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped in the middle of unfreezing: the rest is as it would have been."""
+    """Stopped in the middle of unfreezing, a run continues as if it had not been stopped."""
     settings = ("train.epochs=5",)
     tune(a_run(general, labelled, tmp_path, *settings), tmp_path / "whole", QUIET)
     stop_at = 2 * a_run(general, labelled, tmp_path, *settings).per_epoch

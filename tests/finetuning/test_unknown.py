@@ -1,4 +1,4 @@
-"""Texts that a model's vocabulary does not know: said with numbers."""
+"""Texts that a model's vocabulary does not cover: reported with numbers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reading what others published, and what is said of what does not fit."""
+"""Reading published models, and the errors for files that do not fit."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_what_a_model_has_not_learnt_is_refused_by_name(tmp_path: Path) -> None:
         model.fill_mask("a [MASK]")
     with pytest.raises(ConfigError, match="trained without its summary vector"):
         model.embed("the cat", pool="summary")
-    # And so it is when it has become a model folder.
+    # The same holds once it is stored as a model folder.
     loaded = open_model(tmp_path / "m")
     (tmp_path / "ours").mkdir()
     write_model(
@@ -231,7 +231,7 @@ def test_no_vocabulary_or_another_one(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
     loaded = read_format(find_format(folder), ReadOptions(vocab=tmp_path / "vocab.txt")).loaded
     assert loaded.tokenizer.pieces == PIECES
-    # The last one's piece too many is a special one.
+    # The extra token of the last list is a special one.
     for pieces in (PIECES[:-1], [*PIECES, "more"], ["more", *PIECES[len(SPECIALS) :], *SPECIALS]):
         (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
         with pytest.raises(CheckpointError, match=r"not of one make; give the right vocabulary with .* --vocab FILE"):
@@ -239,7 +239,7 @@ def test_no_vocabulary_or_another_one(tmp_path: Path) -> None:
 
 
 def test_rows_up_to_a_round_number_get_names(tmp_path: Path) -> None:
-    """Many published models have a few rows more than pieces, for the sake of the hardware."""
+    """Many published models have a few more rows than tokens, for hardware efficiency."""
     size = len(PIECES) + 8 - len(PIECES) % 8
     state = weights(masked())
     word = "bert.embeddings.word_embeddings.weight"
@@ -262,7 +262,7 @@ KOREAN = [*PIECES[:5], *(chr(0xAC00 + 28 * i) + "가" for i in range(395))]
 
 
 def korean(folder: Path, **about: Any) -> Path:
-    """A Korean model, whose pieces are whole syllables."""
+    """A Korean model whose tokens are whole syllables."""
     objective = drawn(MaskedLM(Bert(replace(SIZES, vocab_size=len(KOREAN))), MaskedLMConfig()))
     publish(folder, weights(objective), vocab=KOREAN, vocab_size=len(KOREAN))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"} | about))
@@ -281,7 +281,7 @@ def test_a_tokenizer_that_cannot_read_the_models_korean_is_told(tmp_path: Path, 
     assert not (tmp_path / "x").exists()
     facts = convert(bad, tmp_path / "x", allow_unknown_hangul=True).facts
     assert any(name == "warning" and "[UNK]" in value for name, value in facts)
-    # What mends it: the flag, and the file.
+    # Two fixes: the flag, and the file.
     assert not any(name == "warning" for name, _ in convert(bad, tmp_path / "y", lowercase=False).facts)
     convert(korean(tmp_path / "mended", do_lower_case=True, strip_accents=False), tmp_path / "z")
 
@@ -361,7 +361,7 @@ def test_a_google_encoder_without_heads(shared_data: Path, tmp_path: Path) -> No
 @FUZZ
 @given(place=st.integers(0, 10_000), byte=st.integers(32, 126), size=st.integers(0, 10_000) | st.none())
 def test_a_changed_configuration(place: int, byte: int, size: int | None, tmp_path: Path) -> None:
-    """A model, or one clear line: never anything else."""
+    """Gives a model or a one-line error, never anything else."""
     folder = tmp_path / "m"
     if not folder.exists():
         publish(folder, weights(masked()))
@@ -397,7 +397,7 @@ def test_odd_values_in_a_configuration(key: str, value: Any, tmp_path: Path) -> 
 
 
 def test_the_source_is_not_held_open(tmp_path: Path) -> None:
-    """The model is in memory: what happens to the file afterwards does not matter."""
+    """The model is in memory: later changes to the file do not matter."""
     folder = publish(tmp_path / "m", weights(masked()))
     loaded = open_model(folder)
     before = loaded.objective.state_dict()["encoder.pooler.weight"].clone()

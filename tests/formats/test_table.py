@@ -1,4 +1,4 @@
-"""The table of formats: which row finds what."""
+"""The table of formats: which row recognises which folder."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def test_what_a_path_is(tmp_path: Path, shared_data: Path) -> None:
     assert find_format(sentences).format.key == "st"
     for path in (google, google / "bert_model.ckpt", google / "bert_model.ckpt.index"):
         assert (find_format(path).format.key, find_format(path).path) == ("google", google / "bert_model.ckpt")
-    # A model folder of ours that other tools read as well is still ours.
+    # One of our model folders that other tools can read too is still ours.
     (model / "modules.json").write_text("[]")
     assert find_format(model).format.key == "firth"
 

@@ -1,4 +1,4 @@
-"""Items in, predictions out: what may be passed in, order, offsets, documents, long texts."""
+"""Items in, predictions out: accepted inputs, order, offsets, documents, long texts."""
 
 import copy
 from collections.abc import Iterator
@@ -51,13 +51,13 @@ ITEMS: dict[str, list[Any]] = {
 
 @pytest.fixture(scope="module")
 def loaded(tiny_run: Path) -> dict[str, Loaded]:
-    """A model for each kind of task, with a head that has learnt nothing."""
+    """A model for each kind of task, with an untrained head."""
     base = read_model(tiny_run)
     models = {}
     for number, (kind, options) in enumerate(OPTIONS.items()):
         torch.manual_seed(number)
         model = TASKS[kind].model(base.objective.encoder, options)
-        # Scores that differ, so that a mixed-up order shows.
+        # Scores differ, so that a wrong order shows.
         model.head.weight.data.mul_(50)
         models[kind] = Loaded(base.system_name, kind, model.eval(), base.tokenizer)
     return models
@@ -73,7 +73,7 @@ def test_each_item_is_answered_alike_alone_and_among_others(loaded: dict[str, Lo
     together = model.predict(ITEMS[kind])
     assert len(together) == len(ITEMS[kind])
     for item, answer in zip(ITEMS[kind], together, strict=True):
-        # A list is several items: words in a list go in as a record.
+        # A list is several items: a list of words must be wrapped in a record.
         alone = model.predict(model.record(item))
         assert type(alone) is type(answer)
         assert numbers(alone) == pytest.approx(numbers(answer), abs=1e-4)
@@ -111,7 +111,7 @@ def test_a_stream_reads_no_more_than_it_holds(loaded: dict[str, Loaded]) -> None
     answers = answer_stream(loaded["classify"], source(), at_once=4)
     assert taken == 0
     next(answers)
-    assert taken == 5  # the one that did not fit was looked at
+    assert taken == 5  # the one that did not fit had been read
 
 
 def test_a_sentence_of_600_words_has_600_tags(loaded: dict[str, Loaded]) -> None:

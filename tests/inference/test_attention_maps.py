@@ -25,7 +25,7 @@ from firth.text.tokenizer_kinds import SPECIALS
 
 PIECES = [*SPECIALS, *"abcdefgh"]
 MOST = 40
-# Under and above the lengths at which attention takes another form.
+# Below and above the lengths at which attention switches to another implementation.
 TEXTS = ["a", "a b c", "h g f e d c b a " * 4]
 WITH_HEADS = sorted(name for name, row in SYSTEMS.items() if "n_heads" in {f.name for f in fields(row.config)})
 
@@ -150,7 +150,7 @@ def test_watching_leaves_nothing_behind(folders: dict[str, Path]) -> None:
     encoder = model.loaded.objective.encoder.train()
     first = attention_weights(encoder, [5, 6, 7])
     assert encoder.training and not any(layer._forward_hooks for layer in attention_layers(encoder))
-    # Without dropout, though the encoder was in training.
+    # Without dropout, although the encoder was in training mode.
     np.testing.assert_array_equal(attention_weights(encoder.eval(), [5, 6, 7]), first)
 
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_shown(folders: dict[str, Path], monkeypatch: pytest.Monk
 
 
 def test_a_model_reads_as_it_was_pretrained_until_it_has_learnt_more(folders: dict[str, Path]) -> None:
-    """GPT met no special piece in pre-training."""
+    """GPT saw no special token in pre-training."""
     model = load_model(folders["gpt"], device="cpu")
     assert model.attention("a b").tokens == ["a", "b"]
     assert model.attention("a b", "c").tokens == ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""Averages, cross-attention, heads left out, and how sharp a softmax is: each against its definition."""
+"""Averages, cross-attention, excluded heads, and the sharpness of a softmax: each against its definition."""
 
 import math
 
@@ -36,7 +36,7 @@ def test_cross_attention_is_what_the_decoder_takes(norm: str) -> None:
     assert found.columns == ["a1", "b2", "c3", "[SEP]"] and found.tokens == ["d4", "e5", "[SEP]"]
     assert found.weights.shape == (2, 2, 3, 4)
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
-    # The values mixed by these weights are what each block's attention gave.
+    # The values weighted by these attention weights equal the output of each block's attention.
     objective, given = made.loaded.objective, []
     for block in objective.decoder.blocks:
         block.cross_attention.register_forward_hook(lambda layer, args, out: given.append((layer, args, out)))
@@ -97,7 +97,7 @@ def test_a_head_left_out_is_a_head_whose_output_weights_are_zero(name: str) -> N
 def test_without_the_root_the_softmax_is_sharper(system: str, begin: int) -> None:
     made = tiny_language_model(system)
     for one, weights in zip(made.saturation("a1 b2 c3"), made.attention("a1 b2 c3").weights, strict=True):
-        chosen = weights[:, begin:]  # left to right the first row has no choice
+        chosen = weights[:, begin:]  # in causal attention the first query has no choice
         assert one.largest == pytest.approx(chosen.max(-1).mean(), abs=1e-6)
         assert one.slope == pytest.approx((chosen * (1 - chosen)).sum(-1).mean(), abs=1e-6)
         # By hand: multiplying the logarithms by √D undoes the division.

@@ -1,4 +1,4 @@
-"""Which rows go through the model together."""
+"""Which sequences are batched together."""
 
 import ctypes
 import subprocess
@@ -25,7 +25,7 @@ def test_every_row_once_within_the_budget_longest_first(lengths: list[int], budg
 
 
 def test_batches_of_many_sentences_have_few_sizes() -> None:
-    """A kernel is compiled for each size, and what it takes of the heap leaves gaps there, in which memory grew."""
+    """A kernel is compiled for each size, and its allocations fragment the heap, which made memory grow."""
     random, sizes, rows = Random(0), set[int](), set[int]()
     for _ in range(100):
         lengths = [random.randint(3, 30) for _ in range(1024)]
@@ -71,7 +71,7 @@ print(within - before, _resident() - before)
 
 @pytest.mark.slow
 def test_what_batches_have_freed_goes_back_once_the_process_has_grown() -> None:
-    """Of lines without end, each of its own length, memory must not grow with their number."""
+    """For an endless stream of lines of different lengths, memory must not grow with their number."""
     if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"):
         pytest.skip("this C library gives memory back by its own rules")
     ran = subprocess.run([sys.executable, "-c", _GAPS], capture_output=True, text=True, check=True)

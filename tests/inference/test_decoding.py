@@ -19,7 +19,7 @@ END = 0
 
 @dataclass(frozen=True)
 class History:
-    """All pieces that each row has read."""
+    """All tokens that each sequence has read."""
 
     rows: tuple[tuple[int, ...], ...]
 
@@ -28,7 +28,7 @@ class History:
 
 
 class Table:
-    """A model whose next piece hangs on all pieces before it: log-probabilities drawn once for each beginning."""
+    """A model whose next token depends on all tokens before it: log-probabilities are sampled once per prefix."""
 
     def __init__(self, n_pieces: int, seed: int, sharpness: float = 2.0):
         self.n_pieces, self.seed, self.sharpness = n_pieces, seed, sharpness
@@ -56,7 +56,7 @@ class Table:
 
 
 class Fixed(Table):
-    """The same probabilities after every beginning of a length."""
+    """The same probabilities after every prefix of a given length."""
 
     def __init__(self, *steps: Sequence[float]):
         super().__init__(len(steps[0]), 0)
@@ -71,7 +71,7 @@ def nothing(n_rows: int) -> History:
 
 
 def best_of_all(table: Table, first: int, most: int, alpha: float) -> tuple[list[int], float]:
-    """The ended sequence of at most ``most`` pieces with the best score, by trying all of them."""
+    """The finished sequence of at most ``most`` tokens with the best score, by exhaustive search."""
     scored = []
     for length in range(most):
         for ids in itertools.product(range(1, table.n_pieces), repeat=length):
@@ -82,7 +82,7 @@ def best_of_all(table: Table, first: int, most: int, alpha: float) -> tuple[list
 
 
 def reference_beam(table: Table, first: int, beam: int, alpha: float, most: int) -> list[tuple[float, list[int]]]:
-    """The specification by the letter for one sentence, with rectangles and flags as the released code has them."""
+    """The specification implemented literally for one sentence, with arrays and flags as in the released code."""
     alive = [(0.0, [first])] + [(-math.inf, [first])] * (beam - 1)
     finished: list[tuple[float, list[int]]] = []
     for length in range(1, most + 1):
@@ -259,7 +259,7 @@ def test_what_filters_leave() -> None:
     torch.testing.assert_close(filtered(log_probs, 1.0, 0, 1.0), log_probs.exp())
     kept = filtered(log_probs, 1.0, 2, 1.0)
     torch.testing.assert_close(kept, torch.tensor([[2 / 3, 1 / 3, 0, 0], [0, 0, 3 / 7, 4 / 7]]))
-    # The fewest pieces that hold 0.6: the one that crosses it stays.
+    # The fewest tokens whose probabilities reach 0.6: the one that crosses it stays.
     kept = filtered(log_probs, 1.0, 0, 0.6)
     torch.testing.assert_close(kept, torch.tensor([[2 / 3, 1 / 3, 0, 0], [0, 0, 3 / 7, 4 / 7]]))
     assert filtered(log_probs, 1.0, 0, 1e-6).count_nonzero() == 2
@@ -319,7 +319,7 @@ def test_lengths_are_one_for_each_row(most: list[int]) -> None:
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_model_whose_numbers_are_none_says_so(place: int) -> None:
-    """From the first step on, or from a later one; a single NaN is enough."""
+    """From the first step on, or from a later one; a single NaN suffices."""
 
     class Damaged(Table):
         def log_probs(self, ids: tuple[int, ...]) -> Tensor:

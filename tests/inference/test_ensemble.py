@@ -1,4 +1,4 @@
-"""Several models as one: means by hand, labels in any order, and what cannot be averaged."""
+"""Ensembles: means by hand, labels in any order, and models that cannot be averaged."""
 
 from dataclasses import replace
 from typing import Any
@@ -44,7 +44,7 @@ TAGGED = [
 CHOICES = [Choice("a b", "c", ("d", "e f", "g")), Choice("", "a", ("b", "c"))]
 WINDOWS = WindowConfig(length=16)
 QUESTIONS = [Question("a b", "a b c d e a c b d"), Question("c", "b a " * 12), Question("e", "d")]
-# Of each kind: the options of two models, and what both read. Labels stand in another order.
+# For each kind: the options of two models, and the input of both. Their labels are in different orders.
 KINDS: dict[str, tuple[Any, Any, list[Any]]] = {
     "classify": (
         ClassifyConfig(labels=("x", "y", "z"), temperature=0.5, windows=WINDOWS),
@@ -76,7 +76,7 @@ def tokenizer(lowercase: bool = True) -> Tokenizer:
 
 
 def member(kind: str, options: Any, system: str = "lstm", seed: int = 1, pieces: Tokenizer | None = None) -> Loaded:
-    """A tiny model whose head has learnt nothing but is sure of itself."""
+    """A tiny model whose head is untrained but confident."""
     sizes: dict[str, Any] = {"vocab_size": len(PIECES), "width": 8}
     if system == "bert":
         sizes |= {"n_layers": 1, "n_heads": 2, "feed_forward_width": 12, "max_positions": 32}
@@ -87,7 +87,7 @@ def member(kind: str, options: Any, system: str = "lstm", seed: int = 1, pieces:
 
 
 def pair(kind: str) -> list[Loaded]:
-    """Two models of different systems, lengths, pieces and orders of labels."""
+    """Two models with different systems, lengths, tokens and label orders."""
     one, other, _ = KINDS[kind]
     return [member(kind, one), member(kind, other, "bert", seed=2, pieces=tokenizer(lowercase=False))]
 
@@ -123,7 +123,7 @@ def test_the_mean_by_hand(kind: str) -> None:
 
 
 def test_tags_are_the_likeliest_of_the_mean_marginals() -> None:
-    """Rows of the two models begin and end at other words, one decides by a CRF, and labels have another order."""
+    """The models' windows differ, one decodes with a CRF, and their labels are in different orders."""
     members = pair("tag")
     found = ensemble(members).predict(list(TAGGED))
     tables = [marginals(loaded, TAGGED) for loaded in members]
@@ -140,7 +140,7 @@ def test_tags_are_the_likeliest_of_the_mean_marginals() -> None:
 
 
 def marginals(loaded: Loaded, records: list[Tagged]) -> dict[tuple[int, int], dict[str, float]]:
-    """The probability of each tag of each word, by the numbers of record and word."""
+    """The probability of each tag of each word, by record and word number."""
     model = loaded.objective
     assert isinstance(model, TaskModel)
     layout = loaded.system.layout(loaded.tokenizer)

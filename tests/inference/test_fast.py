@@ -1,4 +1,4 @@
-"""Encoders in fewer bits: as near float32 as their rounding allows, float32 outside, refused where they cannot."""
+"""Reduced-precision encoders: as near float32 as rounding allows, float32 outside, refused where unsupported."""
 
 import copy
 import math
@@ -48,11 +48,11 @@ SIZES: dict[str, dict[str, Any]] = {
     "cove": {"width": 12, "hidden_width": 16},
     "transformer": {"width": 16, "n_layers": 2, "n_heads": 2, "feed_forward_width": 24},
 }
-# Without linear layers there is nothing that fewer bits would compute.
+# Without linear layers, nothing would be computed in reduced precision.
 NO_LINEARS = {"lstm": "Lstm", "awd-lstm": "AwdLstm", "cove": "MtLstm", "vectors": "Vectors"}
 
 
-# FBGEMM is of x86: elsewhere only what refuses it is tested.
+# FBGEMM requires x86: elsewhere only the refusal is tested.
 needs_halves = pytest.mark.skipif(
     "AVX" not in torch.backends.cpu.get_cpu_capability(), reason="float16 weights need an x86 processor with AVX2"
 )
@@ -61,7 +61,7 @@ PRECISIONS = [pytest.param(p, marks=needs_halves) if p == "float16" else p for p
 
 @pytest.fixture(autouse=True)
 def has_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same tests on every processor: without units for it bfloat16 is slow, and right."""
+    """The same tests on every CPU: without bfloat16 units, bfloat16 is slow but correct."""
     monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: True)
 
 
@@ -76,7 +76,7 @@ def made(system: str) -> Encoder:
 
 
 def batch() -> Tokens:
-    """Rows for any system, also one that reads characters."""
+    """Sequences for any system, including those that read characters."""
     generator = np.random.default_rng(0)
     tokens = pack_lists([generator.integers(50, size=n).tolist() for n in (5, 1, 33, 17, 40)])
     spelled = character_rows([str(number) for number in range(50)]).astype(np.int32)
@@ -90,7 +90,7 @@ def run(encoder: Encoder, tokens: Tokens | None = None, keep: tuple[int, ...] = 
 
 
 def far(a: Tensor, b: Tensor) -> float:
-    """The length of the difference as a share of the whole."""
+    """The norm of the difference, relative to the norm of the whole."""
     return float((a - b).norm() / b.norm())
 
 
@@ -146,7 +146,7 @@ def test_a_fast_encoder_goes_on_from_a_carry(system: str, precision: Precision) 
     plain = made(system)
     fast = make_fast(copy.deepcopy(plain), precision, CPU)[0]
     fast = fast if precision != "float32" else FastEncoder(fast, torch.float32)
-    # Rows of one length: ELMo's state is of rows, whatever their order.
+    # Sequences of one length: ELMo's state belongs to sequences, whatever their order.
     tokens = pack_lists([[1, 2, 3], [4, 5, 6]])
     spelled = character_rows([str(number) for number in range(50)]).astype(np.int32)
     tokens = replace(tokens, chars=torch.from_numpy(spelled)[tokens.ids])
@@ -160,10 +160,10 @@ def test_a_fast_encoder_goes_on_from_a_carry(system: str, precision: Precision) 
 
 
 def bfloat16_spread(n_layers: int) -> float:
-    """How far bfloat16 may be from float32, as a share.
+    """The largest relative difference allowed between bfloat16 and float32.
 
-    A number is rounded by at most 2^-9 of itself. On its way through a block it is rounded about ten times (weights,
-    queries, attention, sums, LayerNorms …), before the first block once; such errors add up like random steps. Twice
+    Rounding changes a number by at most 2^-9 of itself. Each block rounds about ten times (weights, queries, attention,
+    sums, LayerNorms …), and there is one rounding before the first block; such errors add up like random steps. Twice
     that is allowed.
     """
     return 2 * math.sqrt(10 * n_layers + 1) * 2**-9
@@ -190,7 +190,7 @@ def test_bfloat16_of_trained_weights(tiny_run: Path) -> None:
 
 
 def int8_by_hand(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """What ``Int8Linear`` says it does, in whole numbers until the last line."""
+    """The documented computation of ``Int8Linear``, in whole numbers until the last line."""
     of_weight, of_x = (np.maximum(np.abs(rows).max(1, keepdims=True), 1e-12) for rows in (weight, x))
     whole_weight = np.rint(weight / of_weight * 127).astype(np.int64)
     whole_x = np.rint(x * (np.float32(63) / of_x)).astype(np.int64)
@@ -222,7 +222,7 @@ def test_int8_does_not_look_at_the_other_tokens() -> None:
 
 
 def test_the_error_of_int8_is_that_of_its_two_roundings() -> None:
-    """Half a step of a token's input times the weights, and half a step of a weight times the inputs."""
+    """Half a step of a token's input times the weights, plus half a step of a weight times the inputs."""
     torch.manual_seed(2)
     linear, x = nn.Linear(64, 48), torch.randn(100, 64)
     with torch.inference_mode():
@@ -375,7 +375,7 @@ def test_bfloat16_without_bfloat16_is_refused(tiny_run: Path, no_bfloat16: None)
 
 
 def test_the_device_that_is_asked_for_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A card beside the processor says nothing of the processor."""
+    """A GPU in the machine does not change what the CPU can do."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("firth.machine.has_fast_bfloat16", lambda: False)
     _, words = make_fast(made("bert"), "auto", CPU)
@@ -464,7 +464,7 @@ def test_without_the_operators_nothing_is_packed(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
 def test_packed_layers_compute_what_the_block_does_whatever_the_number_of_tokens(activation: str) -> None:
-    """Numbers of rows are rounded up inside; a GELU becomes part of the product before it."""
+    """The number of rows is rounded up internally; a GELU is fused into the product before it."""
     torch.manual_seed(0)
     sizes = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 48, "max_positions": 300}
     row = SYSTEMS["bert"]
@@ -501,7 +501,7 @@ def test_numbers_of_rows_are_rounded_up_to_few_and_by_little() -> None:
 
 
 def test_numbers_of_sequences_are_rounded_up_to_fewer(tiny_run: Path) -> None:
-    """Without a kernel for each number of sequences in a batch; they change no answer."""
+    """This avoids one kernel per number of sequences in a batch, and changes no answer."""
     rounded = {n: n + -n % sequence_step(n) for n in range(1, 1025)}
     assert [rounded[n] for n in (1, 7, 8, 9, 300, 512)] == [1, 7, 8, 16, 512, 512] and len(set(rounded.values())) == 15
     pooler = load_model(tiny_run, device="cpu").loaded.objective.encoder.pooler

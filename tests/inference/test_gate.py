@@ -1,4 +1,4 @@
-"""Without its record int8 is refused; the record belongs to the weights, and disturbs nobody."""
+"""Quality gate: int8 is refused without its record; the record belongs to the weights and affects nothing else."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from firth.tasks.config import ClassifyConfig
 
 
 def write(folder: Path, base: Path, seed: int) -> None:
-    """A run's model: a whole folder with its manifest, in the place of an older one."""
+    """Write a run's model: a complete folder with its manifest, replacing an older one."""
     loaded = read_model(base)
     torch.manual_seed(seed)
     model = Classifier(loaded.objective.encoder, ClassifyConfig(labels=("a", "b")))
@@ -62,7 +62,7 @@ def test_int8_wants_its_record(run: Path) -> None:
     assert model.path.endswith(", int8") and model.device.type == "cpu"
     assert model.predict("the river").label in "ab"
     assert model.embed(["the river"]).shape == (1, 32)
-    # What else is loaded does not look at it.
+    # Other precisions do not read it.
     assert load_model(run).path.endswith(", float32")
 
 
@@ -113,11 +113,11 @@ def test_the_folder_stays_whole_and_may_be_copied(run: Path, tmp_path: Path) -> 
     record_gate(folder, gate(folder), passed=True)
     check_folder(folder)
     assert (folder / "manifest.json").read_bytes() == before
-    # A copy has the same weights: what was found out holds there.
+    # A copy has the same weights, so the record is valid there.
     shutil.copytree(folder, tmp_path / "copy")
     check_folder(tmp_path / "copy")
     assert load_model(tmp_path / "copy", precision="int8").path.endswith("int8")
-    # A folder that is published anew may list it, and can be compared again.
+    # A folder that is published again may list it, and can be compared again.
     write_folder(tmp_path / "published", lambda new: shutil.copytree(folder, new, dirs_exist_ok=True))
     record_gate(tmp_path / "published", gate(folder, max_drop=0.1), passed=True)
     assert load_model(tmp_path / "published", precision="int8").path.endswith("int8")

@@ -1,4 +1,4 @@
-"""Writing on: the cache gives what reading all again gives, and who is asked what it cannot do says so."""
+"""Generation: the cache gives the same results as rereading everything, and unsupported requests are refused."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ def model() -> Model:
 
 
 def log_probs(made: TiedLM, ids: Sequence[int]) -> torch.Tensor:
-    """Of the piece after all of ``ids``, everything computed anew."""
+    """Log-probabilities of the token after all of ``ids``, computed without a cache."""
     top = made.encoder(Tokens(Rows.from_lengths([len(ids)]), torch.tensor(ids))).top
     return made.logits(top[-1:]).log_softmax(1)[0]
 
@@ -59,7 +59,7 @@ def test_the_cache_gives_what_reading_all_again_gives() -> None:
             assert bool((row[:2] == -torch.inf).all())
             torch.testing.assert_close(row[2:], expected[2:], rtol=0, atol=1e-5)
         if step == 9:
-            # Rows change places, one twice.
+            # Sequences change places; one is taken twice.
             chosen = torch.tensor([2, 0, 2])
             found, state, texts = found[chosen], state.select(chosen), [list(texts[i]) for i in chosen]
         last = found.argmax(1)
@@ -74,7 +74,7 @@ def test_greedy_and_beam_search_equal_searches_without_a_cache() -> None:
     special = torch.tensor(used.loaded.tokenizer.special_ids)
 
     class Anew:
-        """All pieces so far, read from the start at each step."""
+        """All tokens so far, read from the start at each step."""
 
         def __init__(self, rows: list[list[int]]):
             self.rows = rows
@@ -150,7 +150,7 @@ def test_text_is_what_is_new() -> None:
 
 
 def test_a_blank_stands_behind_a_prompt_that_is_unknown() -> None:
-    """The tokenizer says nothing of unknown words, so the prompt as it was given is followed by a new word."""
+    """The tokenizer does not report unknown words, so a new word follows the prompt as given."""
     used = model()
     for name in ("gpt", "lstm"):
         made = tiny_language_model(name)

@@ -1,4 +1,4 @@
-"""Every language model by the same road: scores, generation and next tokens against forwards of their own."""
+"""Every language model by the same path: scores, generation and next tokens against separate forward passes."""
 
 import math
 
@@ -17,7 +17,7 @@ TEXTS = ["a1 b2 c3", "d4", "e5 f0 a1 b1 c1 d1"]
 
 @torch.inference_mode()
 def log_probs(made: Model, read: list[int], direction: str = "forward") -> torch.Tensor:
-    """Over the vocabulary, of the token after ``read`` (ids in the order of reading), from a forward of its own."""
+    """Log-probabilities of the token after ``read`` (ids in reading order), from a separate forward pass."""
     loaded = made.loaded
     backward = direction == "backward"
     row = read[::-1] if backward else read
@@ -60,7 +60,7 @@ def test_elmo_is_scored_in_both_directions_and_unknown_words_as_the_unknown_one(
     assert [t.token for t in score.tokens] == [t.token for t in score.backward] == ["a1", "zebra", "b2"]
     both = sum(t.log_probability for t in (*score.tokens, *score.backward)) / 2
     assert score.log_probability == pytest.approx(both)
-    # The unknown word itself has the same probability, what follows it has not: it is read by its characters.
+    # The unknown word itself has the same probability, but what follows it does not: its characters are read.
     assert score.tokens[1].log_probability == pytest.approx(other.tokens[1].log_probability, abs=1e-5)
     assert score.tokens[2].log_probability != pytest.approx(other.tokens[2].log_probability, abs=1e-3)
 
@@ -72,7 +72,7 @@ def test_a_long_text_is_scored_in_windows(name: str) -> None:
     (score,) = made.score_texts([text])
     assert [t.token for t in score.tokens] == NAMES[1 if name == "gpt" else 0 :]
     assert all(text[t.start : t.end] == t.token for t in score.tokens)
-    # What fits is scored as by itself: the first window begins where the text does.
+    # What fits is scored as if it were alone: the first window begins where the text does.
     (short,) = made.score_texts([" ".join(NAMES[:14])])
     first = [t.log_probability for t in score.tokens[:6]]
     assert first == pytest.approx([t.log_probability for t in short.tokens[:6]], abs=1e-4)

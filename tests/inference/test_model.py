@@ -1,4 +1,4 @@
-"""A loaded model's answers against the same answers made by hand, one text at a time."""
+"""A loaded model's answers against answers computed by hand, one text at a time."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -115,11 +115,11 @@ def test_pieces_of_a_text(model: Model) -> None:
     assert model.tokenize("") == []
 
 
-# Filling blanks.
+# Filling masks.
 
 
 def expected_blanks(model: Model, row: list[int], top_k: int) -> list[list[tuple[str, float]]]:
-    """Softmax over the vocabulary at each mask, sorted."""
+    """The softmax over the vocabulary at each mask, sorted."""
     hidden = hidden_of(model, row)
     places = [place for place, piece in enumerate(row) if piece == PIECES.index("[MASK]")]
     with torch.no_grad():
@@ -216,7 +216,7 @@ def bert_row(ids: list[int]) -> list[int]:
 
 
 def pooled_by_hand(model: Model, windows: list[list[int]], layer: int, pool: str) -> np.ndarray:
-    """All tokens of all windows in one table, then the pool."""
+    """Collect all tokens of all windows in one table, then pool."""
     states = [hidden_of(model, window, layer) for window in windows]
     if pool == "summary":
         return torch.stack([s.summary[0] for s in states if s.summary is not None]).mean(0).numpy()
@@ -263,7 +263,7 @@ def test_shapes_of_vectors(model: Model) -> None:
     assert model.embed([SHORT]).shape == (1, 8)
     empty = model.embed([])
     assert empty.shape == (0, 8) and empty.dtype == np.float32
-    # Mean over all tokens of all windows, not mean of window means.
+    # The mean over all tokens of all windows, not the mean of window means.
     exact = pooled_by_hand(model, [bert_row(LONG_IDS[i : i + 10]) for i in (0, 10, 20)], -1, "mean")
     np.testing.assert_allclose(model.embed(LONG), exact, atol=1e-5)
 
@@ -318,7 +318,7 @@ def test_a_summary_that_nothing_taught_is_refused(folders: dict[str, Path]) -> N
     ):
         with pytest.raises(ConfigError, match="trained without its summary vector: choose another pool"):
             replace(bert, loaded=loaded).embed(SHORT, pool="summary")
-    # The task of this one has taught it.
+    # This one's task has trained it.
     learnt = replace(tuned.loaded, provenance={"base": {"provenance": without}})
     assert replace(tuned, loaded=learnt).embed(SHORT, pool="summary").shape == (8,)
 
@@ -335,14 +335,14 @@ def test_every_system_has_vectors(folders: dict[str, Path], name: str, pool: Any
 
 @pytest.mark.parametrize("pool", ["mean", "first", "last", "summary"])
 def test_a_model_reads_as_it_was_pretrained_until_it_has_learnt_more(tmp_path: Path, pool: Any) -> None:
-    """GPT met no special piece in pre-training; after fine-tuning it reads texts between two of them."""
+    """GPT saw no special token in pre-training; after fine-tuning it reads texts between two of them."""
     bare, tuned = (
         load_model(written(tmp_path / task, "gpt", task), device="cpu") for task in (PRETRAINING, "classify")
     )
     ids, room = ids_of("the", "cat", "sat"), MOST - 2
     for made, row in ((bare, ids), (tuned, bert_row(ids))):
         np.testing.assert_allclose(made.embed(SHORT, pool=pool), pooled_by_hand(made, [row], -1, pool), atol=1e-5)
-        # Of a text without pieces special ones are all there is to read.
+        # A text without tokens consists of special tokens alone.
         expected = pooled_by_hand(made, [bert_row([])], -1, pool)
         np.testing.assert_allclose(made.embed(["", SHORT, " "], pool=pool)[[0, 2]], [expected] * 2, atol=1e-5)
     windows = [LONG_IDS[i : i + MOST] for i in range(0, len(LONG_IDS), MOST)]

@@ -1,4 +1,4 @@
-"""Whether B follows A: against the head by hand, and who has none says how to get one."""
+"""Whether B follows A: against the head by hand; a model without the head says how to get one."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Rows in padded batches, and outputs of a graph as those of the task's rows; the graph is a stand-in."""
+"""Sequences in padded batches, and a graph's outputs mapped to the task's sequences; the graph is a stand-in."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ except Exception as error:
 
 @pytest.mark.slow
 def test_onnxruntime_writes_nothing_into_the_folders_of_its_user(tmp_path: Path) -> None:
-    """Its import prepares there what it would send to its makers."""
+    """Its import prepares telemetry there."""
     pytest.importorskip("onnxruntime")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ORT_")}
     environment |= dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
@@ -48,7 +48,7 @@ Inputs = Mapping[str, np.ndarray]
 
 
 class Graph:
-    """Outputs by name, each a function of the inputs; ``seen`` keeps the inputs."""
+    """Outputs by name, each a function of the inputs; ``seen`` records the inputs."""
 
     def __init__(self, **outputs: Callable[[Inputs], np.ndarray]):
         self.outputs, self.seen = outputs, list[Inputs]()
@@ -100,7 +100,7 @@ def test_answers_lie_on_real_tokens() -> None:
 
 @pytest.mark.parametrize(("how", "expected"), [("first", 1.0), ("last", 3.0), ("mean", 2.0)])
 def test_words_are_read_from_their_pieces(how: Any, expected: float) -> None:
-    # Of two tags the second one's logit is the piece; the word asked for has the pieces 1, 2 and 3.
+    # Of two tags, the second one's logit is the token id; the target word has the tokens 1, 2 and 3.
     graph = Graph(logits=lambda given: np.stack((np.full(given["input_ids"].shape, 1.5), given["input_ids"]), -1))
     words = RowWords(np.array([[0, 0], [1, 3]]), np.array([1]))
     config = TagConfig(labels=("O", "B-X"), network=network_of(words=how))

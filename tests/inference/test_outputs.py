@@ -1,4 +1,4 @@
-"""Outputs of many examples: each row's own, in order, however rows were put together."""
+"""Outputs of many examples: one per sequence, in order, however sequences were batched."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def model(kind: type[TaskModel], config: Any) -> Any:
 
 
 def row(n: int) -> Any:
-    """Ids that tell rows of different lengths apart; every second piece is a word, of which all but one are asked."""
+    """Ids that distinguish sequences by length; every second token is a word, and all words but one are targets."""
     places = np.arange(0, n, 2)
     words = RowWords(np.stack((places, places), 1), np.arange(max(len(places) - 1, 1)))
     return make_row([(7 * n + i) % 20 for i in range(n)], words=words)

@@ -33,7 +33,7 @@ def test_every_text_is_compared(index: Index, tiny_run: Path, monkeypatch: pytes
         assert [hit.line - 1 for hit in hits] == np.lexsort((np.arange(len(LINES)), -expected)).tolist()
         assert [hit.text for hit in hits] == [LINES[hit.line - 1] for hit in hits]
         np.testing.assert_allclose([hit.cosine for hit in hits], np.sort(expected)[::-1], rtol=1e-5)
-    # Equal texts come in the order of the file, and one finds itself.
+    # Equal texts come in file order, and a text finds itself.
     same = index.nearest(index.embed(model, "the river"), 2)
     assert [hit.line for hit in same] == [1, 4] and same[0].cosine == pytest.approx(1, abs=1e-5)
 
@@ -53,7 +53,7 @@ def test_damage_and_what_is_no_index_are_refused(index: Index, tmp_path: Path, t
     (index.folder / VECTORS).write_bytes(bytes([vectors[0] ^ 1]) + vectors[1:])
     with pytest.raises(CheckpointError, match="vectors.f32 does not match its checksum"):
         Index(index.folder)
-    # Without the checksums sizes still tell.
+    # Without the checksums, the sizes still show it.
     (index.folder / MANIFEST).unlink()
     Index(index.folder)
     (index.folder / search.LINES).write_bytes(b"")

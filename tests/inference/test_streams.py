@@ -1,4 +1,4 @@
-"""Vectors and answers of a stream take the memory of what is held at once, not of what has gone through."""
+"""Streaming vectors and answers takes memory for what is in flight, not for all that has been processed."""
 
 import gc
 import tracemalloc
@@ -17,7 +17,7 @@ from firth.tasks.config import ClassifyConfig, TagConfig
 from firth.tasks.tag import Tagger
 
 AT_ONCE, ROUNDS = 50, 8
-# Bytes: less than half of what a text takes here.
+# Bytes: less than half of the size of a text here.
 MOST = 100
 
 
@@ -33,7 +33,7 @@ def models(tiny_run: Path) -> dict[str, Model]:
 
 
 def texts() -> Iterator[str]:
-    """Of equal length, and every one another: nothing could be kept for the next."""
+    """Different texts of equal length: no result can be reused for the next one."""
     return (f"farmer {i:06d} {'x' * 200}" for i in range(10_000))
 
 
@@ -45,14 +45,14 @@ STREAMS: dict[str, Callable[[dict[str, Model]], Iterator[Any]]] = {
 
 
 def growth(stream: Iterator[Any]) -> float:
-    """Bytes for each further text, in the best of some rounds: what is kept once for all shows in one of them only."""
+    """Bytes per additional text, in the best of several rounds: a one-time allocation shows in only one of them."""
     held = []
     tracemalloc.start()
     try:
         for _ in range(4):
             for _ in range(ROUNDS * AT_ONCE):
                 next(stream)
-            gc.collect()  # takes with it what Python keeps of freed tuples to use it again
+            gc.collect()  # also clears the freed tuples that Python keeps for reuse
             held.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()

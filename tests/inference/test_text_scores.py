@@ -1,4 +1,4 @@
-"""Scores of texts, against each probability computed by itself."""
+"""Scores of texts, against each probability computed separately."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def model(system: str, **options: int) -> Model:
 
 @torch.inference_mode()
 def one_by_one(made: Model, text: str) -> list[float]:
-    """Each token's log-probability from a forward of its own."""
+    """Each token's log-probability from a forward pass of its own."""
     loaded = made.loaded
     ids = list(loaded.tokenizer.encode(text).ids)
     row = loaded.layout.single(ids)
@@ -100,7 +100,7 @@ def test_the_mean_is_over_paradigms_not_over_pairs() -> None:
     assert found["all"] == {"accuracy": 0.5, "pairs": 4.0}
     assert found["field"] == {"syntax": 0.5}
     assert found["paradigm"] == {"one": 1.0, "two": 0.0}
-    # One name in two fields, and none.
+    # One name used for two fields, and no name.
     found = pair_accuracies(
         [
             (MinimalPair("a", "b", field="x", paradigm="one"), True),

@@ -1,4 +1,4 @@
-"""Vectors in context: against the encoder's own states, windows, words, mixes."""
+"""Contextual vectors: against the encoder's own states, windows, words, scalar mixes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -140,7 +140,7 @@ def test_mixes(mix: Mix, expected: Any) -> None:
     assert whole.mixed(resolved) == pytest.approx(wanted, abs=1e-5)
     (only,) = made.vectors_stream(["the cats sat"], resolved)
     assert only.numbers == resolved.numbers and only.mixed(resolved) == pytest.approx(wanted, abs=1e-5)
-    # Of a text: pooled over all its tokens, special ones included, as a layer alone is.
+    # Text vectors: pooled over all tokens, special ones included, as with a single layer.
     pooled = made.embed("the cats sat", pool="mean", mix=mix)
     layers = [made.embed("the cats sat", layer, "mean")[None] for layer in range(3)]
     assert pooled == pytest.approx(expected(*layers)[0], abs=1e-5)

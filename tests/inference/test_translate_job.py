@@ -1,4 +1,4 @@
-"""BLEU and chrF of translations: sacreBLEU's own numbers, and what cannot be scored."""
+"""BLEU and chrF of translations: equal to sacreBLEU's, and inputs that cannot be scored."""
 
 import json
 import sys

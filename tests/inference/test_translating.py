@@ -1,4 +1,4 @@
-"""Translating lines: order, empty lines, greedy and beam, and a task that can be learnt to the end."""
+"""Translating lines: order, empty lines, greedy and beam search, and a task that can be learnt completely."""
 
 import random
 from dataclasses import replace
@@ -43,11 +43,11 @@ def lines_of(n: int, seed: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def copying_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has learnt to write its source down."""
+    """A run that has learnt to copy its source."""
     folder = tmp_path_factory.mktemp("copying")
     text = folder / "text"
     text.write_text("\n".join(lines_of(1500, 1)) + "\n", "utf-8")
-    # Every word is a piece.
+    # Every word is a token.
     build_vocab([text], folder / "vocab", size=68, workers=1)
     prepare([text], folder / "vocab", folder / "corpus", second=[text], hold_out=0.0, workers=1)
     recipe = resolve(RECIPE, [f"data.corpus={folder / 'corpus'}"], "copying")
@@ -61,7 +61,7 @@ def copier(copying_run: Path) -> Model:
 
 
 def test_a_copy_task_is_learnt_to_the_end(copier: Model) -> None:
-    """New lines of words that it knows, in every order it was never shown."""
+    """New lines of known words, in orders that training never showed."""
     lines = lines_of(60, 2)
     assert copier.translate(lines) == lines
     assert copier.translate(lines, beam=1) == lines
@@ -91,7 +91,7 @@ def test_lines_together_are_the_lines_one_by_one(beam: int, copier: Model) -> No
 
 
 class Watched:
-    """What goes through the model at once: rows of the source, and the most log-probabilities of one step."""
+    """Records batch sizes: source sequences per call, and the largest number of log-probabilities in one step."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.batches, self.scores = list[int](), 0
@@ -167,7 +167,7 @@ def test_a_model_with_damaged_weights_says_so(beam: int, copying_run: Path) -> N
 
 
 def test_scores_are_those_of_the_model(copier: Model) -> None:
-    """The log-probability of a translation is what reading it as a target gives."""
+    """The score of a translation is the log-probability that the model gives it as a target."""
     from firth.data.rows import pack_lists
 
     (found,) = copier.translate_stream(["old red house"], Search(beam=2, length_penalty=0.6))
@@ -195,7 +195,7 @@ def test_a_translation_is_no_longer_than_allowed(copier: Model, monkeypatch: pyt
     monkeypatch.setattr(Translation, "advance", never_ends)
     (found,) = copier.translate_stream(["red cat"], Search(beam=2, extra=3))
     assert not found.ended
-    # Two words and the end piece of the source, and three more.
+    # Two words and the end token of the source, and three more.
     assert found.tokens == 2 + 1 + 3
 
 

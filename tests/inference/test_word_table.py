@@ -1,4 +1,4 @@
-"""Nearest words: by hand, against all cosines, against gensim; what a table may be made of."""
+"""Nearest words: by hand, against all cosines, against gensim; which inputs a table accepts."""
 
 import unicodedata
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_nearest_by_hand() -> None:
         [("between", round(half, 6)), ("north", 0.0), ("west", -1.0)]
     )
     assert table.nearest("east", 9)[-1] == Neighbour("west", -1.0), "fewer are left than are asked for"
-    # Nothing is near a vector of zeros, and memory is for as many as there are.
+    # Nothing is near a vector of zeros, and memory is allocated only for the words that exist.
     assert len(table.nearest("east", 9)) == 3
     assert len(table.nearest("east", 10**15)) == 3
     with pytest.raises(InputError, match="'nowhere' is all zeros"):
@@ -43,7 +43,7 @@ def test_nearest_by_hand() -> None:
 def test_a_decomposed_word_is_its_composed_one() -> None:
     table = WordTable(["강", "물"], torch.eye(2))
     assert table.nearest(unicodedata.normalize("NFD", "강"), 1) == [Neighbour("물", 0.0)]
-    # One that stands in the vocabulary decomposed is met as it stands there.
+    # A word that the vocabulary stores decomposed is found in that form.
     table = WordTable([unicodedata.normalize("NFD", "강"), "물"], torch.eye(2))
     assert table.nearest(table.words[0], 1) == [Neighbour("물", 0.0)]
 

@@ -1,6 +1,6 @@
 """AWD-LSTM against fastai's own modules on copied weights: eval and train, losses, gradients, the classifier's pooling.
 
-fastai stands in a folder of its own: scripts/test_fastai.
+fastai is installed in a separate folder: scripts/test_fastai.
 """
 
 from importlib.util import find_spec

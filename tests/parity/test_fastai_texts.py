@@ -25,7 +25,7 @@ SENTENCES = [
 
 
 def both(texts: list[str]) -> list[tuple[list[str], list[str]]]:
-    """Their words and ours of each text, by a vocabulary that has all of theirs."""
+    """Their words and ours for each text, with a vocabulary that contains all of theirs."""
     from fastai.text.core import SpacyTokenizer, defaults
 
     prepared = []

@@ -45,9 +45,9 @@ from firth.text.records import Tagged, Text
 from firth.vectors.folder import convert_vectors
 
 T = TypeVar("T")
-# What needs a running server, clients of other projects and a browser: make test-serve.
+# Tests that need a running server, clients of other projects or a browser: make test-serve.
 collect_ignore = ["real"]
-# A busy machine is no reason to refuse or to give up here.
+# Tests must not fail because a busy machine makes the server refuse or time out.
 PATIENT = Limits(timeout_ms=600_000, max_queue_ms=600_000)
 OPTIONS: dict[str, Any] = {
     "classify": ClassifyConfig(labels=("a", "b", "c"), windows=WindowConfig(length=24)),

@@ -1,4 +1,4 @@
-"""Texts and bodies that clients send by mistake: each is answered, or refused in one line that says why."""
+"""Texts and bodies that clients send by mistake: each is answered, or refused with a one-line reason."""
 
 import asyncio
 import math
@@ -14,14 +14,14 @@ from firth.errors import ConfigError
 from firth.inference.model import Model
 from firth.serving.server import listen, start_http
 
-# NUL, bell, escape, delete, and one of the range above ASCII.
+# NUL, bell, escape, delete, and a control character above ASCII.
 CONTROLS = "\x00\x07\x1b\x7f\x85"
 SYLLABLES = "강가에서늙은농부는편지를썼다"
-# A token a syllable, or one for an unknown word: with spaces 512 in any case.
+# One token per syllable, or one per unknown word: with spaces 512 in any case.
 HANGUL = " ".join(SYLLABLES[i % len(SYLLABLES)] for i in range(512))
 
-# Every route that reads texts, by the model that answers it, with a text in place of each None. An empty second text is
-# none, so that pairs have a word there.
+# Every route that reads texts, by the model that answers it, with a text in place of each None. An empty second text
+# counts as missing, so pairs have a word there.
 ASKED: tuple[tuple[str, str, Any], ...] = (
     ("classify", "/models/classify/predict", {"inputs": None}),
     ("classify", "/models/classify/predict", {"inputs": [None, "a"]}),
@@ -51,7 +51,7 @@ ASKED: tuple[tuple[str, str, Any], ...] = (
         {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [None]}]},
     ),
 )
-# What has too many tokens for one look, or none at all, and is refused for it.
+# Routes that refuse a text of too many tokens for one forward pass, and those that refuse a text without tokens.
 TOO_LONG = {"attention", "masking", "hidden_states", "fill-mask", "text-generation", "completions"}
 NO_TOKENS = {"masking", "fill-mask", "text-generation", "completions"}
 
@@ -85,7 +85,7 @@ def ask_all(serve: Serve, *texts: str) -> list[list[Any]]:
 
 
 def check(answers: list[Any], refusing: set[str]) -> None:
-    """Those that are named refuse in one line; all others answer in numbers that are some."""
+    """The routes in ``refusing`` refuse in one line; all others answer with finite numbers."""
     for (_, path, _), answer in zip(ASKED, answers, strict=True):
         if path.rpartition("/")[2] in refusing:
             error = answer.json()["error"]
@@ -113,7 +113,7 @@ def test_a_text_of_control_characters_is_one_without_words(serve: Serve) -> None
     controls, nothing = ask_all(serve, CONTROLS, "")
     check(controls, NO_TOKENS)
     for (_, path, _), found, empty in zip(ASKED, controls, nothing, strict=True):
-        # Taggers tag every mark of a text, a control character too.
+        # Taggers tag every character of a text, control characters too.
         if path.rpartition("/")[2] not in {*NO_TOKENS, "token-classification"}:
             assert numbers_of(found.json()) == pytest.approx(numbers_of(empty.json()), abs=1e-5), path
 
@@ -176,7 +176,7 @@ def test_the_command_line_says_that_a_port_is_in_use_before_it_loads(
 
 
 def test_two_servers_that_start_at_the_same_time_do_not_share_a_port() -> None:
-    """Both can bind it until one of them listens."""
+    """Both can bind the same port until one of them listens."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("nobody asks")

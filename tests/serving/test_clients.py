@@ -1,4 +1,4 @@
-"""OpenAI's own client against the application, in this process."""
+"""OpenAI's client against the application, in this process."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ openai: Any = pytest.importorskip("openai", reason="openai is not installed (ext
 
 
 def client_of(client: Client) -> Any:
-    """OpenAI's client, whose requests go to the application without a network."""
+    """OpenAI's client, which sends its requests to the application without a network."""
     transport = httpx2.ASGITransport(app=client.app, client=("10.0.0.2", 1))
     http = httpx2.AsyncClient(transport=transport)
     return openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="any", http_client=http, max_retries=0)
@@ -22,7 +22,7 @@ def test_embeddings_are_the_models_own(serve: Serve, predictors: dict[str, Any])
 
     async def work(client: Client) -> Any:
         async with client_of(client) as asked:
-            # In base64, as the client asks by default, and as numbers.
+            # In base64, the client's default, and as numbers.
             coded = await asked.embeddings.create(model="masked", input=texts)
             plain = await asked.embeddings.create(model="masked", input=texts, encoding_format="float")
             return coded, plain, [one.id async for one in asked.models.list()]

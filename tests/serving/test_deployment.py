@@ -1,4 +1,4 @@
-"""What the examples of a deployment name exists: files, flags, routes, ports, and times that suit each other."""
+"""Everything the deployment examples name exists: files, flags, routes, ports; and their timeouts are consistent."""
 
 import configparser
 import importlib.util
@@ -27,12 +27,12 @@ lock = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(lock)
 
 GETS = {route.path for route in ROUTES if route.method == "GET"}
-# What a stop may take after SIGTERM.
+# How long a stop may take after SIGTERM.
 STOP_S = Limits().drain_s + CLOSING_S
 
 
 def flags_of(tokens: list[str]) -> dict[str, Any]:
-    """The arguments of ``firth serve``; an error for a flag that it lacks."""
+    """The arguments of ``firth serve``; an unknown flag is an error."""
     assert Path(tokens[0]).name == "firth" and tokens[1] == "serve"
     _, bound, _ = app.parse_args(tokens[1:], exit_on_error=False, print_error=False)
     found = dict(bound.arguments)
@@ -41,7 +41,7 @@ def flags_of(tokens: list[str]) -> dict[str, Any]:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The container file's, in order, with lines that go on joined."""
+    """The container file's instructions, in order, with continued lines joined."""
     text = (DEPLOY / "Containerfile").read_text("utf-8")
     lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
     return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines if line)]
@@ -52,13 +52,13 @@ def values_of(name: str) -> list[str]:
 
 
 def listed(text: str) -> list[str]:
-    """The exec form of an instruction."""
+    """The arguments of an instruction in exec form."""
     found: list[str] = yaml.safe_load(text)
     return found
 
 
 def commands_of(text: str, program: str) -> list[list[str]]:
-    """What a page or comment says to type."""
+    """The commands that a page or comment says to type."""
     joined = re.sub(r"\\\n#?\s*", "", text)
     return [shlex.split(line) for line in re.findall(rf"^#?\s*({program} .*)$", joined, flags=re.MULTILINE)]
 
@@ -73,7 +73,7 @@ def unit() -> configparser.ConfigParser:
 
 @pytest.fixture(scope="module")
 def manifest() -> dict[str, Any]:
-    """The objects of the manifest by kind."""
+    """The manifest's objects by kind."""
     objects = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8")))
     assert len({one["kind"] for one in objects}) == len(objects)
     return {one["kind"]: one for one in objects}
@@ -95,7 +95,7 @@ def test_the_image_is_built_of_what_there_is() -> None:
 
 
 def pins(path: Path) -> dict[str, tuple[str, list[str]]]:
-    """Version and SHA-256 of each package of a file of requirements."""
+    """Version and SHA-256 hashes of each package in a requirements file."""
     lines = re.sub(r"\\\n\s*", "", path.read_text("utf-8")).splitlines()
     found = [
         re.fullmatch(r"([\w.-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})*) *", line) for line in lines if line[0] != "#"
@@ -126,7 +126,7 @@ def test_the_hashes_are_of_all_that_the_server_needs() -> None:
     found = pins(DEPLOY / "requirements.txt")
     assert {*found, "firth", lock.BY_INDEX} == set(lock.needed("firth", frozenset({"serve"}))), "make lock"
     assert set(found) <= set(pins(ROOT / "constraints.txt"))
-    # Packages with code for a processor have a file for each of two.
+    # Packages with compiled code have a file for each of two CPU architectures.
     assert {len(found[name][1]) for name in ("numpy", "scipy", "tokenizers", "orjson", "uvloop")} == {2}
     backend = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
     assert set(backend) <= set(pins(DEPLOY / "requirements-build.txt"))
@@ -198,7 +198,7 @@ def test_the_pod_probes_routes_that_need_no_key(pod: Any, monkeypatch: pytest.Mo
     assert container["livenessProbe"]["httpGet"]["path"] != container["readinessProbe"]["httpGet"]["path"]
     found = flags_of([*listed(values_of("ENTRYPOINT")[0]), *container["args"]])
     assert list(ports.values()) == [found["port"]]
-    # They ask by the pod's address, which no flag could name.
+    # Probes use the pod's address, which no flag could name.
     monkeypatch.setenv(KEY_VARIABLE, "a-key-of-sixteen-letters")
     assert make_access(found["host"], None, [], no_auth=False).hosts == ()
 

@@ -1,4 +1,4 @@
-"""The engine: who is answered while a long row is computed."""
+"""The engine: which requests are answered while a long row is computed."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ from firth.text.tokenizer import Tokenizer
 
 
 class MillisecondAToken(CostModel):
-    """What every batch is said to cost, whatever it costs here."""
+    """A fixed cost estimate for every batch, whatever it really costs here."""
 
     def predict(self, tokens: int, squares: float) -> float:
         return tokens / 1e3
@@ -32,7 +32,7 @@ class MillisecondAToken(CostModel):
 def test_a_short_question_is_answered_in_the_middle_of_a_long_one(
     serve: Serve, predictors: dict[str, Any], own: bool
 ) -> None:
-    """By the same model or another, in another precision; the answers are as without."""
+    """By the same model or another, in another precision; the answers are the same as without the interruption."""
     model: Model = predictors["masked"]
     last = model.loaded.objective.encoder.regions()[-1]
     long, short = " ".join(["the old farmer"] * 12), "the river"
@@ -202,7 +202,7 @@ def test_a_client_takes_a_part_of_the_threads_for_searches(serve: Serve) -> None
 
 
 def test_a_search_that_is_left_lets_go_of_its_thread(serve: Serve) -> None:
-    """Also while its step waits in the queue."""
+    """An abandoned search releases its thread, even while its step waits in the queue."""
 
     async def work(client: Client) -> Any:
         engine, hosted, end, ended = client.state.engine, client.state.models["gpt"], threading.Event(), asyncio.Event()
@@ -237,7 +237,7 @@ def test_a_search_that_is_left_lets_go_of_its_thread(serve: Serve) -> None:
 def test_a_step_of_a_search_counts_for_what_it_reads(
     serve: Serve, predictors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one reads the whole prompt, or as many sources as the limit allows; each beam reads a token then."""
+    """The first step reads the whole prompt, or as many sources as the limit allows; then each beam reads one token."""
     prompt, sources = "the old farmer walked to the river", ["the old farmer", "the old farmer walked", "the river"]
     tokens = list[int]()
 
@@ -279,12 +279,12 @@ def test_freed_memory_goes_back_now_and_then(
             await client.state.engine.ask(hosted.embed(["the river"]), Caller("one", 1e12))
 
     serve(work, "masked")
-    # After the last batch too, though perhaps only once its answer has been read.
+    # Memory is given back after the last batch too, though perhaps only once its answer has been read.
     assert len(given_back) in (times, times + bool(times))
 
 
 def test_attention_maps_are_not_interrupted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They watch the layers, and would see others' rows there."""
+    """They record the layers, and would see other requests' rows there."""
     paused: list[str] = []
 
     @contextmanager
@@ -306,7 +306,7 @@ def test_attention_maps_are_not_interrupted(serve: Serve, monkeypatch: pytest.Mo
 
 
 def test_the_time_of_a_batch_counts_once_for_each_request(serve: Serve) -> None:
-    """Not once for each of its rows."""
+    """Not once per row."""
 
     async def work(client: Client) -> Any:
         callers = [Caller("one", 1e12), Caller("two", 1e12)]

@@ -1,4 +1,4 @@
-"""What clients send on the wire before a request reaches the application."""
+"""HTTP/1.1 bytes from clients, before a request reaches the application."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ BODY = b"a body\r\nUpgrade: of text\r\n\r\nupgrade: too"
 
 @pytest.fixture
 def address() -> Iterator[tuple[str, int]]:
-    """A server that tells what it was sent, and by whom."""
+    """A server that reports what it was sent, and by whom."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -48,7 +48,7 @@ def told(connection: socket.socket, *headers: bytes) -> Any:
 def test_an_offer_to_speak_another_protocol_is_ignored(address: tuple[str, int], offered: bytes) -> None:
     headers = b"Connection: Upgrade, HTTP2-Settings", b"HTTP2-Settings: AAMAAABk", b"upGrade: " + offered
     with socket.create_connection(address, timeout=60) as connection:
-        for _ in range(2):  # the connection goes on
+        for _ in range(2):  # the connection stays open
             assert told(connection, *headers)["body"] == BODY.decode()
 
 

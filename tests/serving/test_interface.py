@@ -1,4 +1,4 @@
-"""The OpenAPI document against the application: every route, bodies that fit and bodies that do not, no surprise."""
+"""The OpenAPI document against the application: every route, with valid and invalid bodies."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from firth.serving.huggingface import _BODIES, _INPUTS, _PARAMETERS, CHOICE_INPU
 from firth.serving.tei import EmbedBody
 
 MODELS = ("classify", "masked", "gpt", "mt", "regress", "tag", "answer", "choose", "baseline")
-# Bodies a route. A few hundred requests in all: more are a matter of the seed.
+# Bodies per route: a few hundred requests in all.
 EXAMPLES = 8
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
@@ -31,7 +31,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 
-# What the tasks of Hugging Face read, whose bodies say nothing of it.
+# Inputs of Hugging Face's tasks, which the schemas of the bodies do not specify.
 TASK_INPUTS = st.one_of(
     TEXTS,
     st.lists(TEXTS, max_size=3),
@@ -49,7 +49,7 @@ TASK_PARAMETERS = st.dictionaries(
 
 
 def fitting(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that a schema allows; ``JSON`` where it allows all."""
+    """Values that a schema allows; ``JSON`` if it allows everything."""
     if "anyOf" in schema:
         return st.one_of([fitting(one) for one in schema["anyOf"]])
     if "enum" in schema or "const" in schema:
@@ -96,7 +96,7 @@ def fits(schema: dict[str, Any], value: Any) -> bool:
 
 
 def bodies(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Bodies that fit; some with a field that is something else, or one too many."""
+    """Valid bodies; some with a field of another type, or an extra field."""
     names = [*schema.get("properties", {}), "unknown"]
     wrong = st.tuples(fitting(schema), st.sampled_from(names), JSON).map(lambda given: {**given[0], given[1]: given[2]})
     inputs = schema.get("properties", {}).get("inputs", {"type": "none"})
@@ -135,7 +135,7 @@ def test_every_route_is_described_and_nothing_refers_elsewhere(document: dict[st
 
 
 def lists_of(schema: Any) -> Iterator[dict[str, Any]]:
-    """The lists in what pydantic makes of a type."""
+    """The list schemas in pydantic's core schema of a type."""
     if isinstance(schema, dict):
         if schema.get("type") == "list":
             yield schema

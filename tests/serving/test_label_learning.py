@@ -1,4 +1,4 @@
-"""A few labels: the points of the curve and of the layers, what is refused, and one answer at a time."""
+"""Learning from a few labels: the points of the curve and of the layers, refusals, and one answer at a time."""
 
 import asyncio
 import contextlib
@@ -24,14 +24,14 @@ RECORDS = [Text(text, label) for text, label in zip(TEXTS, LABELS, strict=True)]
 
 
 def vectors_of(right: bool) -> np.ndarray:
-    """Vectors that tell the labels, or nothing."""
+    """Vectors that separate the labels, or pure noise."""
     noise = np.random.default_rng(0).normal(size=(len(TEXTS), 8))
     gold = np.array([label == "animal" for label in LABELS])
     return noise + (6.0 * gold[:, None] if right else 0.0)
 
 
 def test_a_curve_says_what_each_way_learns_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "MOST_S", 600.0)  # a busy machine is no reason to end early
+    monkeypatch.setattr(learning, "MOST_S", 600.0)  # a busy machine must not end it early
     points = list(curve(vectors_of(right=True), RECORDS, threading.Event()))
     assert [point["examples"] for point in points] == [2, 4, 8, 16, 32, 36]
     assert {point["held_out"] for point in points} == {12}
@@ -54,11 +54,11 @@ def test_the_best_layer_is_the_one_that_tells_the_labels(monkeypatch: pytest.Mon
         assert low < point["accuracy"] < high and point["accuracy"] < 0.75
     assert all(point["majority"] == 0.5 for point in points)
     assert last == {"best": 2, "best_interval": [2.0, 2.0]}
-    # Where no layer tells them, nothing says which is the best.
+    # If no layer separates the labels, the best layer is undetermined.
     blind = [np.random.default_rng(seed).normal(size=(len(RECORDS), 8)) for seed in range(6)]
     low, high = list(layer_accuracies(blind, RECORDS, threading.Event()))[-1]["best_interval"]
     assert low + 2 <= high
-    # Nor where all tell them.
+    # Likewise if all layers separate them.
     *_, last = layer_accuracies([vectors_of(right=True)] * 4, RECORDS, threading.Event())
     assert last == {"best": 0, "best_interval": [0.0, 3.0]}
 
@@ -178,7 +178,7 @@ def test_layers_are_read_as_they_are_embedded(serve: Serve, predictors: dict[str
 def test_whoever_leaves_as_the_answer_comes_lets_others_ask(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    """Before the answer begins, where the cancellation is lost, and between two of its parts."""
+    """The client leaves before the answer begins, where the cancellation is lost, or between two of its parts."""
     ask, sent = Engine.ask, json.dumps({"texts": TEXTS[:12], "labels": LABELS[:12]}).encode()
 
     async def work(client: Client) -> Any:
@@ -188,7 +188,7 @@ def test_whoever_leaves_as_the_answer_comes_lets_others_ask(
             found = await ask(*given)
             if not begun:
                 left.set()
-                # As ``asyncio.wait_for`` does in Python 3.11.
+                # As in ``asyncio.wait_for`` of Python 3.11.
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.Event().wait()
             return found

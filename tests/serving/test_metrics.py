@@ -1,4 +1,4 @@
-"""What the server counts of texts and answers."""
+"""The server's counts of texts and answers."""
 
 import math
 from typing import Any
@@ -9,12 +9,12 @@ from served import Client, Serve
 from firth.serving.labels import entropy
 from firth.tasks.predictions import Chosen, Labelled, Valued
 
-# Two words that the tiny vocabulary lacks.
+# Two words missing from the tiny vocabulary.
 UNKNOWN = "the ☃☃ river ☂"
 
 
 def figures(text: str) -> dict[str, float]:
-    """The samples of Prometheus' text format."""
+    """The samples in Prometheus's text format."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 

@@ -1,4 +1,4 @@
-"""A server as a process: it starts, reloads, finishes what it accepted, and ends; and each of these in this process."""
+"""A server as a process: it starts, reloads, finishes what it accepted, and stops; and each step in this process."""
 
 import asyncio
 import gc
@@ -46,7 +46,7 @@ WITH_KEY = {"authorization": f"Bearer {KEY}"}
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """What a start or a reload keeps from collections is garbage again after each test."""
+    """After each test, make objects that a start or reload froze collectable again."""
     yield
     gc.unfreeze()
 
@@ -213,7 +213,7 @@ def test_of_two_reloads_the_later_one_stays(
         while not made:
             await asyncio.sleep(0)
         second = asyncio.ensure_future(admin.reload_model(client.state, "masked"))
-        for _ in range(10_000):  # turns in which the second one would begin
+        for _ in range(10_000):  # event-loop turns in which the second reload would begin
             await asyncio.sleep(0)
         first_may_end.set()
         await asyncio.gather(first, second)
@@ -223,7 +223,7 @@ def test_of_two_reloads_the_later_one_stays(
 
 
 def _end_and_wait(engine: Engine) -> None:
-    """Send this process SIGTERM from a thread that loads, and wait until it was obeyed."""
+    """Send this process SIGTERM from a loading thread, and wait until it takes effect."""
     main_thread, until = threading.main_thread().ident, time.monotonic() + 60
     assert main_thread is not None
     signal.pthread_kill(main_thread, signal.SIGTERM)
@@ -302,7 +302,7 @@ def test_who_serves_everybody_by_every_name_is_told(
 def test_probes_are_answered_while_models_are_loaded(
     monkeypatch: pytest.MonkeyPatch, predictors: dict[str, Any], is_broken: bool
 ) -> None:
-    """If a model cannot be loaded, the port is free again."""
+    """If a model cannot be loaded, the port is released."""
     ports, answers = list[int](), list[tuple[int, str]]()
 
     def listen(host: str, port: int) -> socket.socket:
@@ -366,7 +366,7 @@ def test_as_many_files_are_allowed_as_the_system_does() -> None:
 
 
 class _Circle:
-    """Garbage that counts as used by itself."""
+    """Garbage kept alive by a reference cycle."""
 
     def __init__(self) -> None:
         self.itself = self

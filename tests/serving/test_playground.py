@@ -1,4 +1,4 @@
-"""The playground: it loads nothing from elsewhere, asks for what there is, and draws what the models compute."""
+"""The playground: it loads nothing from elsewhere, requests existing routes, and draws what the models compute."""
 
 import base64
 import hashlib
@@ -38,7 +38,7 @@ def test_the_page_comes_from_the_server_and_needs_no_key(serve: Serve) -> None:
 def test_no_part_names_another_host() -> None:
     for name in PAGE:
         text = (STATIC / name).read_text("utf-8")
-        # The namespace of SVG is a name, and nothing that is loaded.
+        # The SVG namespace is only a name; nothing is loaded from it.
         assert set(re.findall(r"(?:https?:)?//[\w.]+\.\w+", text)) <= {"http://www.w3.org"}
         assert "innerHTML" not in text and "style=" not in text and "onclick=" not in text
 
@@ -78,7 +78,7 @@ def test_masks_are_those_of_pre_training_and_predictions_the_models_own(
     ways = set()
     for found in (first, *others):
         tokens, masked = found["tokens"], found["masked"]
-        # Half of what is read, special tokens counted as in pre-training, and none of these among them.
+        # Half of all tokens, counting special ones as in pre-training; no special token is masked.
         assert len(masked) == round(0.5 * len(tokens)) and not any(tokens[one["index"]]["special"] for one in masked)
         for one in masked:
             ways.add(one["how"])
@@ -87,7 +87,7 @@ def test_masks_are_those_of_pre_training_and_predictions_the_models_own(
             scores = [best["score"] for best in one["candidates"]]
             assert scores == sorted(scores, reverse=True) and one["probability"] <= scores[0] + 1e-6
     assert ways == {"mask", "random", "kept"}
-    # One mask alone is what fill-mask is asked for.
+    # A single mask gives the same result as fill-mask.
     one = next(one for seed in range(20) if (one := _single(serve, seed))["how"] == "mask")
     start, stop = one["start"], one["stop"]
     (blank,) = model.fill_mask(f"{TEXT[:start]}[MASK]{TEXT[stop:]}", top_k=3)
@@ -96,7 +96,7 @@ def test_masks_are_those_of_pre_training_and_predictions_the_models_own(
 
 
 def _single(serve: Serve, seed: int) -> dict[str, Any]:
-    """The only masked token at a share so small that there is one, with its place."""
+    """The only masked token, with its position: the share is so small that there is just one."""
 
     async def work(client: Client) -> Any:
         return (await client.post("/masking", {"inputs": TEXT, "share": 0.01, "seed": seed})).json()

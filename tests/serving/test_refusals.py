@@ -1,4 +1,4 @@
-"""What is refused: by which status, in whose words, and that others are answered meanwhile."""
+"""Refusals: their status and error format, and that other requests are answered meanwhile."""
 
 import asyncio
 import hashlib
@@ -47,7 +47,7 @@ def test_options_that_change_nothing_are_taken_and_others_are_not(serve: Serve) 
 
 
 def test_a_slash_at_the_end_leads_nowhere(serve: Serve) -> None:
-    """A redirect would name any host that a client sends."""
+    """A redirect would contain any host that a client sends."""
 
     async def work(client: Client) -> Any:
         return await client.post("/predict/", {"inputs": "x"})
@@ -338,7 +338,7 @@ def test_a_body_that_is_too_long_or_never_ends(serve: Serve) -> None:
         slow = await client.post("/predict", content=silent())
         return slow.status_code, client.state.engine.in_flight
 
-    # Each by its own limit: on a busy machine 2,000 bytes may take longer than what is too slow here.
+    # Each limit is tested alone: on a busy machine 2,000 bytes may take longer than the time limit used here.
     assert serve(too_long, "classify", limits=Limits(body_bytes=2000, body_s=600)) == (413, 413, 0)
     assert serve(too_slow, "classify", limits=Limits(body_s=0.05)) == (408, 0)
 
@@ -377,7 +377,7 @@ def test_one_row_that_fails_does_not_take_others_along(serve: Serve) -> None:
 
 
 class Busy:
-    """A row that keeps the engine busy until it is let go."""
+    """A row that keeps the engine busy until it is released."""
 
     def __init__(self) -> None:
         self.begun, self.end = threading.Event(), threading.Event()
@@ -538,7 +538,7 @@ def test_other_addresses_want_keys() -> None:
 
 
 def test_allowed_names_are_compared_as_host_headers_are(serve: Serve) -> None:
-    """A refusal names what to allow, which is let in then."""
+    """A refusal names the host to allow; once allowed, it is accepted."""
     given = ["box.lan:8080", "Box.lan.", "my_box", "192.168.1.5", "fd00::1", "[FD00::1]:80"]
     assert list(map(allowed_name, given)) == ["box.lan", "box.lan", "my_box", "192.168.1.5", "fd00::1", "fd00::1"]
 
@@ -584,7 +584,7 @@ def test_json_that_is_fine_is_read_as_it_is() -> None:
 
 
 class Counted(str):
-    """A key that counts how often it is compared with another one."""
+    """A key that counts how often it is compared with another key."""
 
     n_compared = 0
     __hash__ = str.__hash__

@@ -1,4 +1,4 @@
-"""Routes of all protocols: what they answer is what the model predicts, whoever shares the batch."""
+"""Routes of all protocols: answers equal the model's predictions, whoever shares the batch."""
 
 import asyncio
 import base64
@@ -153,7 +153,7 @@ def test_the_best_answer_is_the_first_of_several_and_may_be_asked_not_to_be_empt
 
     config = refusing.config
     try:
-        for threshold in (-1e9, 1e9):  # it always refuses, and never
+        for threshold in (-1e9, 1e9):  # it always refuses, then never
             refusing.config = dataclasses.replace(config, threshold=threshold)
             best, several, answered, all_answered = serve(work, "answer")
             assert (best["answer"] == "") is (threshold < 0)
@@ -418,7 +418,7 @@ def test_all_that_the_verb_continues_is_continued_here(
 
 
 def _tokenizer(kind: str, folder: Path) -> Tokenizer:
-    """One of a kind, with all ways in which its tokens join; none knows 漢."""
+    """A tokenizer of a kind, covering all ways in which its tokens join; none knows 漢."""
     if kind == "WordPiece":
         return Tokenizer.from_vocab([*SPECIALS, *"ab.'", "##a", "##가", "강", "'s", "n't"], lowercase=True)
     if kind == "BPE":
@@ -567,7 +567,7 @@ def test_every_kind_is_described_by_kserve_and_answers_what_it_describes(serve: 
             assert [(o["name"], o["datatype"]) for o in answer.json()["outputs"]] == [
                 (o["name"], o["datatype"]) for o in about["outputs"]
             ]
-            # The version that the model has may be named.
+            # The model's version may be given in the path.
             assert about["versions"] == [answer.json()["model_version"]]
             versioned = f"/v2/models/{name}/versions/{about['versions'][0]}"
             assert (await client.get(versioned)).json() == about
@@ -590,7 +590,7 @@ def test_attention_weights_are_the_models_own(serve: Serve, predictors: dict[str
 
 
 def test_answers_in_int8_do_not_depend_on_strangers_texts(serve: Serve, predictors: dict[str, Any]) -> None:
-    """Each token has a scale of its own: what is left is rounding, of sums in another order."""
+    """Each token has a scale of its own: the only difference left is the rounding of sums in another order."""
 
     async def work(client: Client) -> list[Any]:
         together = await asyncio.gather(*[client.post("/predict", {"inputs": text}) for text in TEXTS * 3])

@@ -1,4 +1,4 @@
-"""The scheduler under a clock of its own: fair, bounded, in order, and nothing is computed for nobody."""
+"""The scheduler under a simulated clock: fair, bounded, in order; nothing is computed for departed clients."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -18,7 +18,7 @@ QUANTUM = 64
 
 @dataclass
 class Machine:
-    """Runs batches in a time that a formula gives, on a clock that nothing else moves."""
+    """Runs batches in a time given by a formula, on a clock that nothing else advances."""
 
     now: float = 0.0
     batches: list[SharedBatch] = field(default_factory=list)
@@ -124,19 +124,19 @@ def test_the_earliest_deadline_of_a_client_comes_first() -> None:
 
 @given(st.integers(1, 8), st.integers(1, 300), st.integers(1, 200), st.sampled_from("ab"))
 def test_nobody_starves_among_clients_that_never_stop(others: int, their_row: int, row: int, kind: str) -> None:
-    """The wait is bounded in batches, by the number of clients and what the longest row leaves to pay."""
+    """The wait in batches is bounded by the number of clients and the debt left by the longest row."""
     machine = Machine()
     scheduler = machine.scheduler(slice_s=0.05)
     for n in range(others):
         scheduler.add(request(n, *[their_row] * 50))
     for _ in range(5):
         machine.step(scheduler)
-    # This one owes for a long row already, and wants another one.
+    # This client already owes for a long row, and requests another.
     scheduler.add(request("late", 200, row, kind=kind))
     rounds = 2 * (1 + -(-200 // QUANTUM)) + 1
     before = len(machine.batches)
     for n in range((others + 1) * rounds):
-        scheduler.add(request(f"new {n}", their_row))  # somebody new in each batch as well
+        scheduler.add(request(f"new {n}", their_row))  # also a new client in each batch
         for other in range(others):
             scheduler.add(request(other, their_row))
         batch = machine.step(scheduler)
@@ -220,7 +220,7 @@ def test_a_backlog_of_one_client_refuses_that_client_alone() -> None:
     assert refused.value.reason == "queue" and refused.value.retry_s > 2
     with pytest.raises(OverloadError, match="requests"):
         scheduler.admit("small", 6)
-    # What is announced counts like what is there, until it is taken back.
+    # Announced work counts like queued work until it is withdrawn.
     scheduler.announce("small", "a", 10_000)
     with pytest.raises(OverloadError, match="queue"):
         scheduler.admit("small", 1)
@@ -234,7 +234,7 @@ def test_the_cost_model_finds_what_batches_cost() -> None:
         tokens, squares = 50 + 37 * (n % 23), 1000.0 * (n % 17) ** 2
         model.learn(tokens, squares, 0.004 + 2e-5 * tokens + 3e-9 * squares)
     assert model.predict(700, 90_000.0) == pytest.approx(0.004 + 0.014 + 0.00027, rel=1e-3)
-    # Of full slices of 0.1 s, in rows that are as long as those were.
+    # For full slices of 0.1 s, with rows of the same lengths as before.
     mean_row = sum(1000.0 * (n % 17) ** 2 for n in range(200)) / sum(50 + 37 * (n % 23) for n in range(200))
     assert model.rate(0.1) == pytest.approx(0.96 / (2e-5 + 3e-9 * mean_row), rel=0.02)
 
@@ -242,7 +242,7 @@ def test_the_cost_model_finds_what_batches_cost() -> None:
 def test_a_rate_is_what_was_measured_where_nothing_else_is_known() -> None:
     model = CostModel()
     assert model.rate(0.1) > 0
-    model.learn(10, 100.0, 0.5)  # longer than a slice: no batch is ever full
+    model.learn(10, 100.0, 0.5)  # longer than a slice: no batch is full
     assert model.rate(0.1) == pytest.approx(20)
 
 
@@ -259,7 +259,7 @@ def test_retry_after_is_a_whole_second_at_least() -> None:
 
 
 def test_one_batch_serves_a_row_of_each_of_many_requests() -> None:
-    """Ten turns of 25 tokens take less together than in slices; the other rows of a long request wait for theirs."""
+    """Ten turns of 25 tokens cost less in one batch than in slices; a long request's other rows wait their turn."""
     machine = Machine()
     scheduler = machine.scheduler(slice_s=0.1)
     for number in range(10):
@@ -272,7 +272,7 @@ def test_one_batch_serves_a_row_of_each_of_many_requests() -> None:
 
 
 def test_a_long_row_lets_short_ones_of_other_clients_in() -> None:
-    """Not its own client's, not long ones, nothing that runs alone, and no more than a slice at a time."""
+    """No rows of its own client, no long rows, nothing that runs alone, and no more than a slice at a time."""
     machine = Machine()
     scheduler = machine.scheduler(slice_s=0.1)
     scheduler.add(request("bulk", 500, 30))

@@ -1,4 +1,4 @@
-"""Answers in a context: rows and places, the loss, the published search against searching everything, raw text."""
+"""Question answering: rows and positions, the loss, the published search against an exhaustive one, raw text."""
 
 import math
 import unicodedata
@@ -44,7 +44,7 @@ def asked(context: str, answer: str | None = None, question: str = "q", config: 
 
 
 def test_windows_of_a_context_by_hand() -> None:
-    made = maker(11, stride=2)  # room for six pieces beside a question of two
+    made = maker(11, stride=2)  # room for six tokens beside a question of two
     (example,) = answer_examples([Question("q r", "a b c d e f g h", (Answer("d e", 6),))], made, CONFIG)
     rows = [" ".join(TOKENIZER.pieces[i] for i in row.ids) for row in example.rows]
     assert rows == ["[CLS] q r [SEP] a b c d e f [SEP]", "[CLS] q r [SEP] c d e f g h [SEP]"]
@@ -160,16 +160,16 @@ def test_huge_scores_do_not_break_the_loss() -> None:
 def test_the_window_with_most_context() -> None:
     windows = [(0, 6), (2, 8), (4, 9)]
     assert [best_window(piece, windows) for piece in range(9)] == [0, 0, 0, 0, 1, 1, 2, 2, 2]
-    # The first of two that show as much.
+    # On a tie, the first.
     assert best_window(2, [(0, 4), (1, 5)]) == 0
-    # Of two that show as much around it, the longer.
+    # Of two with equal context around it, the longer.
     assert best_window(0, [(0, 1), (0, 2)]) == 1
 
 
 @settings(max_examples=100)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
 def test_most_context_is_the_published_rule(n: int, room: int, stride: int) -> None:
-    """_check_is_max_context, asked of every window and piece as run_squad.py asks it."""
+    """_check_is_max_context, applied to every window and token as in run_squad.py."""
     windows = spans(n, room, stride)
 
     def is_max_context(current: int, position: int) -> bool:
@@ -190,12 +190,12 @@ def test_most_context_is_the_published_rule(n: int, room: int, stride: int) -> N
 
 
 def letters(n: int) -> tuple[str, np.ndarray]:
-    """A context of n words of one letter, and their characters."""
+    """A context of n one-letter words, and the character spans of these."""
     return " ".join(chr(ord("a") + i) for i in range(n)), np.array([(2 * i, 2 * i + 1) for i in range(n)])
 
 
 def search_everything(passage: Passage, outputs: Sequence[dict[str, np.ndarray]], most: int) -> tuple[float, int, int]:
-    """The best score of all spans of all windows, and that span: no shortlist, no vectors."""
+    """The best score of all spans of all windows, and that span, without a shortlist or vectorisation."""
     found = []
     for number, ((a, b), row) in enumerate(zip(passage.windows, outputs, strict=True)):
         for first in range(a, b):
@@ -226,7 +226,7 @@ def test_the_best_answer_is_that_of_all_spans(
         {name: draw.normal(size=3 + b - a + 1).astype(np.float32) for name in ("start", "end")}
         for a, b in passage.windows
     ]
-    # A shortlist of every start and end: then nothing may be missed.
+    # With every start and end on the shortlist, nothing may be missed.
     config = AnswerConfig(max_answer=most, n_best=room + 4, can_refuse=can_refuse, threshold=1e9 * can_refuse)
     (found,) = answers_of(context, passage, rows, config)
     score, first, last = search_everything(passage, rows, most)
@@ -254,7 +254,7 @@ def test_only_the_best_starts_and_ends_are_looked_at() -> None:
     _, passage, row = one_window(4)
     row["start"][:] = [9, 0, 1, 4, 3, 2, 0]
     row["end"][:] = [9, 0, 0, 1, 2, 3, 4]
-    # Of the best three starts one is the first token, of the best three ends one is too, and one is the last [SEP].
+    # One of the best three starts is the first token, as is one of the best three ends; another end is the last [SEP].
     assert window_spans(row["start"], row["end"], passage, 0, replace(CONFIG, n_best=3)) == [(7, 1, 3), (6, 2, 3)]
     # Starts by rank, then ends by rank.
     found = window_spans(row["start"], row["end"], passage, 0, replace(CONFIG, n_best=5))
@@ -318,7 +318,7 @@ def test_no_answer_is_given_above_the_threshold_only(threshold: float, text: str
 
 @pytest.mark.parametrize(("refusal", "n_found", "place"), [(9.0, 20, 0), (-1.0, 21, 20)])
 def test_no_answer_is_one_of_the_n_best_or_comes_behind_them(refusal: float, n_found: int, place: int) -> None:
-    """As the published search has it: it takes one of the 20 places where it is good enough, else one more."""
+    """As in the published search: no answer takes one of the 20 places if it scores well enough, else a 21st."""
     context, passage, row = one_window(30)
     row["start"][0] = refusal
     row["start"][2:] = row["end"][2:] = 0.1 * np.arange(31)
@@ -342,7 +342,7 @@ def test_without_any_span_there_is_no_answer(threshold: float) -> None:
 
 
 def learnt(context: str, answer: str, start: int | None = None) -> str:
-    """What is answered if every place is scored as training would have it."""
+    """The answer given if every position has the score that training aims at."""
     begin = context.index(answer) if start is None else start
     question = Question("q", context, (Answer(answer, begin),))
     (example,) = answer_examples([question], maker(), CONFIG)
@@ -386,9 +386,9 @@ def test_the_raw_text_of_an_answer_comes_back(context: str, answer: str) -> None
     [
         ("x (🙂) y", "(🙂", "(🙂"),
         ("a🙂b c", "🙂", "🙂"),
-        # A part of a piece stands for all of it.
+        # Part of a token selects the whole token.
         ("in 1394년 then", "1394", "1394년"),
-        # White space around an answer has no pieces.
+        # White space around an answer has no tokens.
         ("a b c", " b ", "b"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The language-model loss beside a task's own: what it predicts, that it is added, that it is nowhere else."""
+"""The auxiliary language-model loss of a task: what it predicts, that it is added, that it appears nowhere else."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -185,7 +185,7 @@ def test_the_language_model_reads_the_top_whatever_the_head_reads(pool: Any) -> 
 
 @every_kind
 def test_a_weight_of_zero_changes_nothing(kind: str) -> None:
-    """Not a term, not a layer kept, not a random number drawn."""
+    """Adds no loss term, keeps no layer and draws no random number."""
     model = built(kind, "bert-ltr", 0.0, dropout=0.3).train()
     assert "lm" not in model.weights and model.keep == model.features.keep
     batch = collate(examples_of(kind, "bert-ltr"))
@@ -210,7 +210,7 @@ def test_training_batches_alone_ask_for_the_next_tokens() -> None:
 
 @every_kind
 def test_answers_do_not_know_of_it(kind: str, tmp_path: Path) -> None:
-    """A folder with the weight answers as one without."""
+    """A model folder with the weight gives the same answers as one without."""
     examples = examples_of(kind, "bert-ltr")
     found = []
     for weight in (0.0, 0.5):

@@ -1,4 +1,4 @@
-"""Pairs read in both orders (Radford et al. 2018, §3.3, similarity): what the head reads is added."""
+"""Pairs read in both orders (Radford et al. 2018, §3.3, similarity): the head reads the sum."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -37,7 +37,7 @@ every_system = pytest.mark.parametrize("system", sorted(SYSTEMS))
 
 
 def tokenizer_of(system: str) -> Tokenizer:
-    """Pieces, or whole words for a system that reads them by their characters."""
+    """A tokenizer of subword tokens, or of whole words for a system that reads words by their characters."""
     if not SYSTEMS[system].characters:
         return TOKENIZER
     return SYSTEMS[system].reads(Tokenizer.from_words([*WORDS.specials, *"abcdefgh"], lowercase=True))
@@ -87,7 +87,7 @@ def test_rows_of_both_orders() -> None:
     assert words(first) == ["[CLS] a b [SEP] c [SEP]", "[CLS] c [SEP] a b [SEP]"]
     assert first.rows[1].segments.tolist() == [0, 0, 0, 1, 1, 1]
     assert first.candidates == (2,) and not first.cut
-    # Each order is cut by the rule for pairs: of two equal ones the second loses more.
+    # Each order is truncated by the rule for pairs: of two equally long texts the second loses more.
     assert words(long) == [
         "[CLS] a b c d e f g [SEP] h g f e d c [SEP]",
         "[CLS] h g f e d c b [SEP] a b c d e f [SEP]",
@@ -138,7 +138,7 @@ def test_the_order_of_a_pair_does_not_matter(kind: str, system: str, tmp_path: P
         else:
             assert a.value == pytest.approx(b.value, abs=1e-6)
         assert a.windows == b.windows == 1
-    # In one order alone it does, unless the summary is a mean of words.
+    # In one order alone the order matters, unless the summary is a mean of words.
     if system == "vectors":
         return
     plain = built(kind, system, type(CONFIGS[kind])(**({"labels": ("n", "y")} if kind == "classify" else {})))

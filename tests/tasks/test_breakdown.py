@@ -1,4 +1,4 @@
-"""What a score hides: numbers per label, confusion matrices, baselines, and models that always say the same."""
+"""What a score hides: numbers per label, confusion matrices, baselines, and models with constant predictions."""
 
 import json
 from typing import Any

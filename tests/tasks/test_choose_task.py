@@ -1,4 +1,4 @@
-"""Multiple choice: a softmax over each question's own choices, however many it and the others have."""
+"""Multiple choice: a softmax over each question's own choices, whose number varies between questions."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def maker() -> RowMaker:
 
 
 def words(example: Example) -> list[str]:
-    """Rows as text."""
+    """The rows of an example as text."""
     return [" ".join(TOKENIZER.pieces[i] for i in row.ids) for row in example.rows]
 
 
@@ -71,7 +71,7 @@ def test_rows_of_choices() -> None:
     first, second, third = choose_examples(RECORDS, maker(), ChooseConfig())
     assert words(first) == ["[CLS] a b [SEP] c d [SEP]", "[CLS] a b [SEP] c e f [SEP]"]
     assert first.candidates == (1, 1)
-    # Without a text the question stands in its place.
+    # Without a text, the question takes its place.
     assert words(third) == [f"[CLS] a b [SEP] {c} [SEP]" for c in "cdef"]
     assert second.candidates == (2, 2, 2) and len(second.rows) == 6
     assert words(second)[4:] == [
@@ -122,7 +122,7 @@ def test_answers_merge_the_windows_of_each_choice() -> None:
     assert mean.probabilities == pytest.approx(np.exp([2, 2.5, 1.5]) / np.exp([2, 2.5, 1.5]).sum())
     (most,) = choose_answers([record], [example], [outputs], ChooseConfig(windows=WindowConfig(merge="max")))
     assert (most.choice, most.text) == (2, "three")
-    # The longest of the choices was read in two windows.
+    # The longest choice was read in two windows.
     assert (mean.windows, mean.cut) == (2, False)
 
 
@@ -153,7 +153,7 @@ def test_a_question_without_label_has_no_target() -> None:
 
 
 def test_dropout_can_fall_on_all_choices_of_a_question_alike() -> None:
-    """With a head that hands on one number of the summary, it is kept or lost for all rows of a question."""
+    """The head passes on one component of the summary, which is kept or dropped for all rows of a question."""
     config = ChooseConfig(shared_dropout=True, network=network_of(dropout=0.4))
     torch.manual_seed(0)
     model = Chooser(Bert(SIZES), config)
@@ -176,6 +176,6 @@ def test_sharing_a_mask_changes_nothing_where_nothing_is_dropped(dropout: float)
     made = [Chooser(Bert(SIZES), replace(config, shared_dropout=shared)) for shared in (False, True)]
     made[1].load_state_dict(made[0].state_dict())
     batch = collate(choose_examples(RECORDS, maker(), config))
-    # Outside of training, or without dropout in it.
+    # In evaluation mode, or in training mode without dropout.
     losses = [model.train(not dropout)(batch).losses["choice"] for model in made]
     assert torch.equal(*losses)

@@ -1,4 +1,4 @@
-"""One label, several, or a number: losses against torch's on merged logits, and the answers that outputs make."""
+"""One label, several, or a number: losses against torch's on merged logits, and answers made from outputs."""
 
 from typing import Any
 
@@ -109,7 +109,7 @@ def test_the_loss_of_label_sets_is_torchs() -> None:
     logits = by_text(model, examples, "mean")
     batch, loss, correct = step_of(model, examples)
     assert torch.equal(batch.targets["label"].label, gold)
-    # A prediction for each label: their mean is torch's mean.
+    # One prediction per label: their mean is torch's mean.
     assert batch.counts() == {"label": 12}
     torch.testing.assert_close(loss / 12, F.binary_cross_entropy_with_logits(logits, gold))
     assert correct == ((logits > 0) == gold.bool()).sum()
@@ -150,7 +150,7 @@ def test_an_empty_second_text_is_none() -> None:
         ClassifyConfig(labels=LABELS),
     )
     assert empty.rows[0].ids.tolist() == single.rows[0].ids.tolist()
-    # One of which nothing is left is a text all the same.
+    # A second text that is cleaned to nothing still counts as a text.
     assert len(pair.rows[0].ids) == len(single.rows[0].ids) + 1
 
 
@@ -181,7 +181,7 @@ def rows_of(*logits: list[list[float]]) -> list[list[dict[str, np.ndarray]]]:
 
 
 def read(*windows: int, cut: bool = False) -> list[Example]:
-    """Texts that were read in so many windows."""
+    """Examples of texts that were read in so many windows each."""
     return [Example((make_row([1], cut=cut),) * n, (n,), {}) for n in windows]
 
 
@@ -238,7 +238,7 @@ def test_impossible_options_of_labels_are_refused(make: Any, options: dict[str, 
 
 
 def test_head_dropout_falls_on_the_summary() -> None:
-    """With a head that adds up the summary's numbers, what is left of each is 0 or 1 / 0.6 of it."""
+    """With a head that copies one component of the summary, dropout leaves 0 or 1 / 0.6 of it."""
     config = ClassifyConfig(labels=("n", "y"), network=network_of(dropout=0.4))
     model = built(Classifier, config)
     torch.nn.init.zeros_(model.head.weight)

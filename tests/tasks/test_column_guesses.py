@@ -1,4 +1,4 @@
-"""Columns of tables by what stands in them."""
+"""Columns of tables, recognised by their contents."""
 
 from pathlib import Path
 
@@ -28,12 +28,12 @@ IDS = [str(n) for n in range(12)]
         ((TEXTS, LABELS), None, "text=0,label=1"),
         ((IDS, TEXTS, LABELS), None, "text=1,label=2"),
         ((LABELS, TEXTS), ["class", "message"], "text=message,label=class"),
-        # Two columns that may be labels, or two that may be texts: nobody knows which is meant.
+        # Two columns that may be labels, or two that may be texts: ambiguous.
         ((LABELS, LABELS[::-1], TEXTS), None, None),
         ((LABELS, TEXTS, TEXTS[::-1]), None, None),
-        # Each its own label.
+        # Every row has a label of its own.
         ((IDS, TEXTS), None, None),
-        # Known names need no guess, and a name with a comma could not be given.
+        # Known names need no guess, and a name with a comma could not be passed as a flag.
         ((LABELS, TEXTS), ["label", "text"], None),
         ((LABELS, TEXTS), ["the class", "a,b"], None),
     ],
@@ -96,7 +96,7 @@ def test_swapped_columns_are_refused() -> None:
 
 
 def test_a_malformed_row_does_not_hide_the_columns(tmp_path: Path) -> None:
-    """Reading the file names the row; without the columns, whoever reads that would be asked for them first."""
+    """Reading the file reports the row; without the columns, the user would be asked for them first."""
     path = table(tmp_path, LABELS, TEXTS, header=["class", "message"])
     path.write_text(path.read_text("utf-8") + "pos\tone tab\ttoo many\n", "utf-8")
     guess = guess_columns(path, "tsv", "classify")

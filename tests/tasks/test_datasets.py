@@ -1,4 +1,4 @@
-"""The table of data sets: files as published (small, made by hand), and the real files."""
+"""The table of data sets: hand-made small files in the published formats, and the real files."""
 
 import json
 import subprocess
@@ -153,7 +153,7 @@ def test_a_class_that_ag_news_lacks(tmp_path: Path) -> None:
         read_dataset("ag-news", tmp_path, "train", Problems())
 
 
-# -- the real files: rows as the folder's README counts them ----------------------------------------------
+# -- the real files: row counts as in the folder's README ----------------------------------------------
 
 REAL = {
     "glue/cola": ("glue/CoLA", 7696, 1043),
@@ -202,7 +202,7 @@ for line in sys.stdin:
 
 @pytest.mark.slow
 def test_real_rows(shared_data: Path) -> None:
-    """In a process of its own, because shapes and types of half a million records need not be checked."""
+    """Runs in a process of its own, to avoid checking the shapes and types of half a million records."""
     expected = {}
     asked = ""
     for key, (folder, n_train, n_dev) in REAL.items():

@@ -1,4 +1,4 @@
-"""Labelled examples as training steps: whole batches, each example once an epoch, any place entered at once."""
+"""Labelled examples as training steps: whole batches, each example once per epoch, resumable at any place."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -15,7 +15,7 @@ from firth.tasks.rows import Example, make_row, target
 
 
 def example(number: int, *lengths: int) -> Example:
-    """Rows of the given lengths whose first piece is the example's number, which is its label too."""
+    """Rows of the given lengths whose first token is the example's number, which is also its label."""
     rows = tuple(make_row([number, *[1] * (n - 1)]) for n in lengths)
     return Example(rows, (len(rows),), {"label": target([0], [np.int64(number)])})
 
@@ -49,7 +49,7 @@ def test_an_epoch_holds_each_example_at_most_once_in_whole_batches(lengths: list
         assert place == Place(epoch=number // per_epoch, batch=number % per_epoch)
         for batch in batches:
             assert batch.tokens.rows.n_tokens <= budget or batch.tokens.rows.n_rows == 1
-            # Labels go with their rows.
+            # Labels stay with their rows.
             assert batch.tokens.ids[batch.tokens.rows.first].tolist() == batch.targets["label"].label.tolist()
     for epoch in epochs:
         assert len(epoch) == len(set(epoch)) > len(lengths) - size
@@ -107,7 +107,7 @@ def test_ranks_share_a_step(world: int) -> None:
     assert [following for _, following in parts] == [place] * world
     shared = [numbers(batches) for batches, _ in parts]
     assert sorted(sum(shared, [])) == sorted(numbers(whole)) == list(range(8))
-    # Micro-batch m of a process is number m · world + rank of the step.
+    # Micro-batch m of a process is micro-batch m · world + rank of the step.
     assert [numbers([whole[i]]) for i in range(0, len(whole), world)] == [numbers([b]) for b in parts[0][0]]
 
 

@@ -1,4 +1,4 @@
-"""ELMo's ways to read layers: a norm before the mix, a second mix at the output, a penalty on the weights."""
+"""ELMo's options for layers: a norm before the scalar mix, a second mix at the output, a penalty on the weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ LAYERS = (0, 1, 2)
 
 
 class Draws(Encoder):
-    """Layers that are rows of fixed tables: no matter what stands around a token."""
+    """An encoder whose layers are rows of fixed tables, whatever the context of a token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def test_the_second_mix_stands_beside_the_lstm() -> None:
     layers = {n: hidden.layers[n].index_select(0, words.first) for n in LAYERS}
     expected = torch.cat([features.lstm(features.mix(layers), words.rows), features.second(layers)], 1)
     torch.testing.assert_close(found, expected.index_select(0, words.asked))
-    # Each has weights of its own.
+    # Each mix has weights of its own.
     assert len(features.mix_weights()) == 2
     assert features.mix_weights()[0].data_ptr() != features.mix_weights()[1].data_ptr()
     only = model("token", weighted(lstm_layers=1, lstm_width=3, second_mix=True))
@@ -136,7 +136,7 @@ def test_a_norm_is_over_all_words_that_are_read() -> None:
 def test_stored_features_give_the_same_outputs(unit: str, options: dict[str, Any], tmp_path: Path) -> None:
     options = {**options, **({"pool": "mean"} if unit == "row" else {})}
     made, given = model(unit, weighted(**options)), examples(unit)
-    # One batch: the norm is over all that is in it.
+    # One batch: the norm is computed over everything in it.
     expected = row_outputs(made, given, budget_tokens=10_000)
     stored, referring = store_features(made, given, tmp_path / "f", dtype=torch.float32)
     made.encoder = stored
@@ -149,7 +149,7 @@ def test_stored_features_give_the_same_outputs(unit: str, options: dict[str, Any
 
 
 def test_one_layer_may_be_forced() -> None:
-    """Weights of (-9e10, 1, -9e10) before the softmax are the layer in the middle (bilm-tf, elmo.py)."""
+    """Weights of (-9e10, 1, -9e10) before the softmax select the middle layer (bilm-tf, elmo.py)."""
     made = model("row", weighted(pool="mean"))
     with torch.no_grad():
         made.features.mix.scalars.copy_(torch.tensor([-9e10, 1, -9e10]))

@@ -1,4 +1,4 @@
-"""What a model's folder says of the data that it has learnt from."""
+"""What a model folder records about its training data."""
 
 import pytest
 

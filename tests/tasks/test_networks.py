@@ -1,4 +1,4 @@
-"""Classifiers with a network on the encoder, over every system: ULMFiT's pooled head and the biattentive network."""
+"""Classifiers with a network on the encoder, on every system: ULMFiT's pooled head and the biattentive network."""
 
 import math
 import shutil
@@ -72,7 +72,7 @@ every_system = pytest.mark.parametrize("system", sorted(SYSTEMS))
 
 @lru_cache
 def tokenizer_of(system: str) -> Tokenizer:
-    """Pieces, or whole words for a system that reads them by their characters."""
+    """A tokenizer of subword tokens, or of whole words for a system that reads words by their characters."""
     if not SYSTEMS[system].characters:
         return Tokenizer.from_vocab([*SPECIALS, *"abcdefgh"], lowercase=True)
     return SYSTEMS[system].reads(Tokenizer.from_words([*WORDS.specials, *"abcdefgh"], lowercase=True))
@@ -110,7 +110,7 @@ def built(network: str, system: str, config: ClassifyConfig | None = None) -> Ta
 
 
 def records(network: str) -> list[Text]:
-    """Pairs, and single texts for a network that reads them."""
+    """Pairs, or single texts for a network that reads these."""
     alone = None if network != "towers" else "g"
     return [Text(a, LABELS[i % 3], f"f:{i}", b or alone) for i, (a, b) in enumerate(PAIRS)]
 
@@ -122,7 +122,7 @@ def made(network: str, system: str, config: ClassifyConfig | None = None) -> lis
 
 
 def logits_of(model: TaskModel, examples: list[Example], **options: Any) -> np.ndarray:
-    """Of each example, as answers have them."""
+    """The logits of each example, merged as for answers."""
     config = model.config
     outputs = row_outputs(model, examples, **options)
     rows = [np.stack([row["logits"][0] for row in one]) for one in outputs]
@@ -150,7 +150,7 @@ def trainer_of(network: str, system: str, run: Path, *, steps: int) -> Trainer:
 
 
 def test_every_network_is_tested() -> None:
-    """The BiLSTM in tests of its own."""
+    """The BiLSTM has tests of its own."""
     assert {type(config.network) for config in CONFIGS.values()} | {BiLstmConfig} == set(NETWORKS)
 
 
@@ -193,9 +193,9 @@ def test_a_folder_answers_as_the_model_did(network: str, system: str, tmp_path: 
     examples = made(network, system)
     together = logits_of(model, examples)
     assert np.array_equal(logits_of(loaded.objective, examples), together)
-    # Other tools would read the encoder alone: the folder has our names.
+    # Other tools would read only the encoder, so the folder uses our names.
     assert tensor_names(system, "classify", model.config) is None
-    # In another order, so in other batches.
+    # In another order, and so in other batches.
     given = [(text.text, text.second) if text.second else text.text for text in records(network)]
     answers = Model(loaded, torch.device("cpu")).predict(given[:0:-1])[::-1]
     for answer, logits in zip(answers, together[1:], strict=True):
@@ -206,7 +206,7 @@ def test_a_folder_answers_as_the_model_did(network: str, system: str, tmp_path: 
 
 @every_network
 def test_a_run_goes_on_bit_for_bit(network: str, tmp_path: Path) -> None:
-    """Running statistics too."""
+    """Including running statistics."""
     whole = trainer_of(network, "bert", tmp_path / "whole", steps=3)
     assert whole.fit()
     shutil.copytree(tmp_path / "whole", tmp_path / "again")
@@ -236,8 +236,8 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 def test_a_network_learns_the_same_from_stored_vectors(
     network: str, features: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Vectors are stored in other batches: rows of one length alone share rectangles, so that rounding does not differ,
-    # which batch norm of few texts would magnify.
+    # Vectors are stored in other batches: only rows of one length share rectangles, so that rounding does not differ,
+    # which batch norm over few texts would magnify.
     monkeypatch.setattr(packed, "SHORT_ROW", 0)
     monkeypatch.setattr(packed, "GROUP_MULTIPLE", 1)
     config = replace(CONFIGS[network], network=replace(CONFIGS[network].network, dropout=0.0, **features))
@@ -284,13 +284,13 @@ def test_texts_of_a_pair_are_rows_by_themselves() -> None:
     assert [" ".join(tokenizer.pieces[i] for i in row.ids) for row in pair.rows] == ["[CLS] a b [SEP]", "[CLS] c [SEP]"]
     assert [row.segments.tolist() for row in pair.rows] == [[0] * 4, [1] * 3]
     assert [len(example.rows) for example in (single, empty)] == [1, 1]
-    # Each has a row to itself, so that only what is too long loses its end.
+    # Each text has a row to itself, so only the one that is too long is truncated.
     assert [len(row.ids) for row in long.rows] == [16, 6] and [row.cut for row in long.rows] == [True, False]
     assert maker.noted == {"cut": 1}
 
 
 def test_the_encoder_reads_both_texts_as_it_reads_one() -> None:
-    """BERT has a vector for the second segment, which a row of one text never sees."""
+    """BERT has an embedding for the second segment, which a row of one text never uses."""
     model = built("biattentive", "bert")
     single, twice = Text("a b c", "n", "f:1"), Text("a b c", "n", "f:2", "a b c")
     tokenizer = tokenizer_of("bert")

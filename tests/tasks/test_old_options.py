@@ -1,4 +1,4 @@
-"""Heads that earlier versions stored in ``firth.json``: read as the networks of today, with the same outputs."""
+"""Heads that earlier versions stored in ``firth.json`` are read as today's networks, with the same outputs."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from firth.tasks.table import TASKS
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import SPECIALS
 
-# The table of features as every version before had it, where nothing was said.
+# The table of features as every earlier version wrote it by default.
 FEATURES: dict[str, Any] = {
     "layers": [-1], "mix": "one", "words": "first", "pool": "summary", "layer_norm": False, "mix_l2": 0.0,
     "lstm_layers": 0, "lstm_width": 256, "cell": "lstm", "own_words": 0, "own_characters": "none", "join": "input",

@@ -1,4 +1,4 @@
-"""Rows of words that are read by their characters."""
+"""Rows whose words are read by their characters."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ def test_more_unknown_words_than_are_remembered_have_their_characters(
     config, records = KINDS[kind]
     examples = TASKS[kind.split()[0]].examples
     expected = examples(records, maker(tokenizer(), 24), config)
-    monkeypatch.setattr(open_words, "MOST_WORDS", 70)  # fewer than all have, and no record has as many characters
+    monkeypatch.setattr(open_words, "MOST_WORDS", 70)  # fewer than all records have, more than any one has
     found = examples(records, maker(tokenizer(), 24), config)
     assert len(found) == len(expected) and all(
         np.array_equal(a.ids, b.ids) and np.array_equal(a.chars, b.chars)

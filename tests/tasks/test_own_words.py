@@ -1,4 +1,4 @@
-"""Words and characters of a head's own, and where the encoder's layers enter beside them (TagLM, ELMo)."""
+"""A head's own word and character vectors, and where the encoder's layers join them (TagLM, ELMo)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,11 +29,11 @@ from firth.tasks.tag import Tagger
 from firth.text.characters import character_rows
 
 WORDS = ["the", "farmer", "of", "Alton", "a", "to", "walked", "river", "zyzzyva", "."]
-N_WORDS, WIDTH = 9, 3  # the last two are one: unknown
+N_WORDS, WIDTH = 9, 3  # the last two words share one id: unknown
 BILM = BilmConfig(
     vocab_size=N_WORDS, width=2, cells=3, character_width=2, filters=((1, 2), (2, 3)), n_highways=0, n_layers=2
 )
-LM = 4  # width of its layers
+LM = 4  # hidden size of its layers
 TAGGER = {"own_words": 5, "lstm_layers": 2, "lstm_width": WIDTH, "dropout": 0.0}
 
 
@@ -48,7 +48,7 @@ def tagger(encoder: Encoder | None = None, **features: Any) -> Tagger:
 
 
 def batch(pieces: int = 1) -> Batch:
-    """Two rows of words with characters, each word of so many pieces; all but the first of a row are asked."""
+    """Two rows of words with characters, each word of so many tokens; all but the first of a row are asked."""
     draw, found = np.random.default_rng(0), []
     for n_words in (3, 5):
         chosen = draw.integers(0, len(WORDS), n_words * pieces)
@@ -61,7 +61,7 @@ def batch(pieces: int = 1) -> Batch:
 
 
 def parts_of(made: TaskModel, given: Batch) -> tuple[Tensor, Tensor, Any]:
-    """The head's own vectors and the encoder's top layer of all words, and the rows of words."""
+    """The head's own vectors and the encoder's top layer for all words, and the rows of words."""
     assert made.features.own is not None and given.tokens.words is not None
     own, words = made.features.own(given.tokens), given.tokens.words
     top = made.encoder(given.tokens).top
@@ -113,7 +113,7 @@ def test_the_second_mix_stands_beside_what_taglm_makes() -> None:
 
 
 def test_the_baseline_is_the_same_model_with_nothing_of_the_encoder() -> None:
-    """TagLM that gives the language model no weight is the tagger without one."""
+    """TagLM with a zero weight on the language model equals the tagger without one."""
     with_lm, without, given = tagger(join="first"), tagger(join="none"), batch()
     state = {n.replace("upper.layers.0", "lstm.layers.1"): t.clone() for n, t in with_lm.state_dict().items()}
     for name in ("weight_ih_l0", "weight_ih_l0_reverse"):
@@ -173,7 +173,7 @@ def test_characters_stand_before_the_word(training: bool) -> None:
     tokens = batch().tokens
     found = own(tokens)
     torch.testing.assert_close(found[:, 30:], own.words.weight.index_select(0, tokens.ids), rtol=0, atol=0)
-    # 30 filters over 30 numbers a character, three wide, tanh, the maximum over places.
+    # 30 filters of width three over 30 numbers per character, tanh, the maximum over positions.
     convolution = own.characters.convolutions[0]
     assert convolution.weight.shape == (30, 30, 3)
     for word, row in enumerate(tokens.chars):

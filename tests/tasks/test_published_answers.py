@@ -1,4 +1,4 @@
-"""Answer texts as the published code of BERT recovers them."""
+"""Answer texts as BERT's published code recovers them."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def answered(context: str, *texts: str) -> Answered:
 
 
 def test_answers_take_the_words_around_what_is_not_found() -> None:
-    """An unknown token is never found in the text, so that the answer is the whole word; others are cut as before."""
+    """An unknown token is never found in the text, so the answer is the whole word; other answers are cut as before."""
     tokenizer = Tokenizer.from_vocab([*SPECIALS, "the", "cafe", "##s", ",", "."], lowercase=True, google=True)
     context = "The  Cafés, (Paris)."
     (found,) = recover_published(

@@ -1,4 +1,4 @@
-"""Data sets found by name, their labels checked, submissions written."""
+"""Finding data sets by name, checking their labels, writing submissions."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every kind's scores by hand; the metrics themselves have tests of their own."""
+"""The scores of every kind of task, computed by hand; the metrics themselves have tests of their own."""
 
 import pytest
 from hypothesis import given
@@ -55,7 +55,7 @@ def test_values() -> None:
 
 
 def test_values_from_which_a_pair_is_similar() -> None:
-    # Gold - + + -, predicted - + - +: one is found, one missed, one wrong.
+    # Gold - + + -, predicted - + - +: one true positive, one false negative, one false positive.
     values = [Valued(2.999), Valued(3.0), Valued(1.0), Valued(4.5)]
     assert score_from(texts(1.0, 3.0, 5.0, 2.9), values, 3.0) == {"f1": pytest.approx(2 / (2 + 1 + 1))}
     assert score_from(texts(1.0), [Valued(2.0)], 3.0) == {"f1": 0.0}
@@ -66,13 +66,13 @@ def test_values_from_which_a_pair_is_similar() -> None:
 def test_that_f1_is_scikit_learns(pairs: list[tuple[float, float]]) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     gold, predicted = zip(*pairs, strict=True)
-    # As KLUE's baseline computes it.
+    # As computed by KLUE's baseline.
     expected = metrics.f1_score([x >= 3 for x in gold], [x >= 3 for x in predicted], zero_division=0)
     assert score_from(texts(*gold), [Valued(x) for x in predicted], 3.0)["f1"] == pytest.approx(expected)
 
 
 def tagged(*sentences: str) -> tuple[list[Tagged], list[TaggedText]]:
-    """Sentences as "gold:predicted" for each word."""
+    """Sentences given as "gold:predicted" for each word."""
     pairs = [[word.split(":") for word in sentence.split()] for sentence in sentences]
     records = [
         Tagged("x" * len(words), tuple((i, i + 1) for i in range(len(words))), tuple(gold for gold, _ in words))
@@ -132,7 +132,7 @@ def test_answers_where_some_have_none() -> None:
 
 
 def test_the_best_threshold_is_looked_for_over_the_answers_themselves() -> None:
-    """All were refused; above -1 the first would have been given, rightly."""
+    """Both answers were refused; a threshold between -2 and 3 gives the first one, which is right."""
     questions = [question("yes"), question()]
     answers = [answered("", -2.0, best="yes"), answered("", 3.0, best="no")]
     scores = score_answers(questions, answers, ())

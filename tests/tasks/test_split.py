@@ -1,4 +1,4 @@
-"""Held-out parts and samples: stable under order, never tearing a group."""
+"""Held-out parts and samples: independent of order, never splitting a group."""
 
 import random
 from dataclasses import replace
@@ -12,7 +12,7 @@ from firth.errors import ConfigError, InputError
 from firth.tasks.split import content_key, hold_out, limit, split_key
 from firth.text.records import Answer, Choice, Question, Tagged, Text
 
-# Few different texts and groups, so that equal ones meet.
+# Few distinct texts and groups, so that duplicates occur.
 TEXTS = st.lists(
     st.builds(
         Text,
@@ -128,7 +128,7 @@ def test_documents_of_one_size_are_not_held_out_by_their_names() -> None:
 
 
 def test_a_few_long_documents_leave_most_to_learn_from() -> None:
-    """In the order of their hashes one of two long documents would be held out, whatever its length."""
+    """In hash order alone, one of two long documents would be held out, whatever its length."""
     for long in "abcdefgh":
         records = [Text(f"{group}{n}", group=group) for group in "abcdefgh" for n in range(90 if group == long else 4)]
         train, held = hold_out(records)

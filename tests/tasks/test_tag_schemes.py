@@ -1,4 +1,4 @@
-"""Tag schemes: what may follow what, which scheme a file has, and conversion there and back."""
+"""Tag schemes: valid transitions, the scheme of a file, and conversion in both directions."""
 
 import pytest
 from hypothesis import given
@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from firth.errors import InputError
 from firth.tasks.tag_schemes import allowed, find_violation, scheme_of, split_tag, to_bio, to_bioes
 
-# Chunks as (label or None for words outside, length): any sentence can be written so.
+# Chunks as (label or None for words outside, length): they can represent any sentence.
 CHUNKS = st.lists(st.tuples(st.sampled_from([None, "PER", "LOC"]), st.integers(1, 4)), max_size=8)
 Chunks = list[tuple[str | None, int]]
 
 
 def written(chunks: Chunks, scheme: str) -> list[str]:
-    """The tags of chunks by the words of the schemes' definitions, one chunk after another."""
+    """The tags of chunks, written chunk by chunk from the definitions of the schemes."""
     tags: list[str] = []
     before: str | None = None
     for label, n in chunks:
@@ -41,7 +41,7 @@ def test_every_scheme_converts_to_the_same_bio_and_bioes(chunks: Chunks) -> None
 
 @given(st.lists(st.sampled_from(["O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B", "E-B", "S-B"]), max_size=7))
 def test_tags_pass_the_check_only_if_chunks_can_be_written_so(tags: list[str]) -> None:
-    """What the check lets pass comes back from BIO unchanged; what it refuses is never converted."""
+    """Tags that pass the check survive conversion to BIO and back; tags that fail it are never converted."""
     for scheme in ("BIO", "BIOES"):
         if find_violation(tags, scheme) is None:
             back = to_bio(tags, scheme) if scheme == "BIO" else to_bioes(to_bio(tags, scheme), "BIO")
@@ -84,7 +84,7 @@ def test_allowed_steps(previous: str | None, following: str | None, schemes: set
         ([["NOUN", "VERB"], ["X-RAY"]], "plain"),
         ([["O", "O"]], "BIO"),
         ([], "BIO"),
-        # One broken step does not make another scheme of a file, nor does one B- that IOB1 does not need.
+        # One invalid transition does not change the detected scheme, nor does one B- that IOB1 does not need.
         ([["B-A", "O", "B-A"], ["O", "I-A"]], "BIO"),
         ([["I-A", "O", "I-A"], ["O", "B-A"]], "IOB1"),
         ([["B-A"], ["I-A"]], "BIO"),

@@ -1,4 +1,4 @@
-"""Tags on words: documents in windows, several characters to a piece, schemes and back, entities in raw text."""
+"""Token classification: windows over documents, tokens of several characters, scheme conversion, entities."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -50,14 +50,14 @@ def config(**options: Any) -> TagConfig:
 
 
 def sentence(words: Sequence[str], tags: Sequence[str] | None = None, group: str = "") -> Tagged:
-    """Words with a space after each."""
+    """A sentence with a space after each word."""
     ends = np.cumsum([len(word) + 1 for word in words]).tolist()
     spans = tuple((end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True))
     return Tagged(" ".join(words), spans, None if tags is None else tuple(tags), "f.tsv:1", group=group)
 
 
 def characters(text: str, tags: Sequence[str] | None = None) -> Tagged:
-    """Every character but spaces is a unit."""
+    """A record in which every character except spaces is a unit."""
     spans = tuple((i, i + 1) for i, c in enumerate(text) if c != " ")
     return Tagged(text, spans, None if tags is None else tuple(tags), "f.tsv:1")
 
@@ -71,7 +71,7 @@ def shown(example: Example) -> list[str]:
 
 
 def answered(records: Sequence[Tagged], examples: Sequence[Example], options: TagConfig) -> list[TaggedText]:
-    """The answers if every asked word gets the tag it was asked for, with probability 0.75."""
+    """The answers if every asked word gets its gold tag, with probability 0.75."""
     outputs = []
     for example in examples:
         tags = example.targets["tag"][1]
@@ -99,7 +99,7 @@ def test_every_word_is_in_one_core(sizes: list[int], room: int, core: int) -> No
             assert sum(sizes[a:b]) <= min(core, room) or b - a == 1
     if sum(sizes) <= room:
         assert len(found) == 1
-    # None could have taken the next word too.
+    # None has room for the next word.
     if len(found) > 1:
         assert all(sum(sizes[a : b + 1]) > min(core, room) for a, b in found[:-1])
 
@@ -114,12 +114,12 @@ def test_context_is_balanced_and_fills_the_row(sizes: list[int], room: int, core
         before, after = sum(sizes[left:a]), sum(sizes[b:right])
         spare = room - sum(sizes[a:b])
         assert before + after <= spare
-        # What is not used is less than the next word of each side needs.
+        # The unused room is less than the next word on each side needs.
         slack_left = sizes[left - 1] - 1 if left else 0
         slack_right = sizes[right] - 1 if right < len(sizes) else 0
         unused = spare - before - after
         assert unused <= slack_left + slack_right or (left == 0 and right == len(sizes))
-        # A side has more than half only where the other has no more to give.
+        # A side gets more than half only if the other side has no more words.
         if left and right < len(sizes):
             assert before <= spare / 2 and after <= spare - spare // 2
             assert abs(before - after) <= slack_left + slack_right + 1
@@ -153,7 +153,7 @@ def test_context_stays_within_the_document() -> None:
 
 def test_a_long_document_is_tagged_core_by_core() -> None:
     records = [sentence(list("abcd"), "OOOO", "1"), sentence(list("efgh"), "OOOO", "1")]
-    made = maker(11, stride=3)  # room for nine pieces
+    made = maker(11, stride=3)  # room for nine tokens
     assert [shown(e) for e in tag_examples(records, made, config())] == [
         ["[a]", "[b]", "[c]", "[d]", "[e]", "[f]", "[g]", "[h]"]
     ]
@@ -182,7 +182,7 @@ def test_every_word_of_every_record_is_asked_once(made_of: list[Any], stride: in
         assert row.words is not None
         assert len(row.ids) <= length
         assert len(example.about) == len(row.words.asked) == len(example.targets["tag"][1])
-        # The pieces of the words of a row follow one another, without the special pieces.
+        # The tokens of a row's words are contiguous, without the special tokens.
         flat = [place for a, b in row.words.pieces.tolist() for place in range(a, b + 1)]
         assert flat == list(range(1, len(row.ids) - 1))
         for word, place in zip(example.about, row.words.asked, strict=True):
@@ -247,7 +247,7 @@ def test_characters_that_share_a_piece_are_tagged_together() -> None:
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
 def test_an_entity_that_begins_within_a_piece_begins_with_the_next(scheme: str) -> None:
-    """The piece has the tag of its first character; a CRF must find every step of the gold tags allowed."""
+    """A token has the tag of its first character; every transition of the gold tags must be valid for a CRF."""
     options = config(unit="character", scheme=scheme, crf=True)
     #               신이 순 신
     record = characters("신이순신", ["O", "B-PS", "I-PS", "I-PS"])
@@ -269,7 +269,7 @@ def test_an_entity_of_one_piece_is_a_single_one_in_bioes() -> None:
 
 
 def test_characters_without_a_piece_follow_their_neighbours() -> None:
-    """Spaces that are units, and a character that the tokenizer drops."""
+    """Covers spaces that are units, and a character that the tokenizer drops."""
     text = "서울\u200b 에서 살다"
     record = Tagged(text, tuple((i, i + 1) for i in range(len(text))), ("B-LC", *["I-LC"] * 5, "O", "O", "O"))
     (example,) = tag_examples([record], maker(), config(unit="character"))
@@ -395,7 +395,7 @@ def test_the_loss_is_that_of_the_first_pieces(smoothing: float) -> None:
 
 
 def test_a_crf_never_breaks_the_scheme() -> None:
-    """Scores that ask for O, I-PS, which no scheme allows; the greedy answer does it, the CRF does not."""
+    """The scores favour O, I-PS, which no scheme allows; greedy decoding returns it, the CRF does not."""
     record = [sentence(["a", "b"], ["O", "O"])]
     for crf in (False, True):
         options = config(crf=crf)
@@ -429,7 +429,7 @@ def test_a_crf_scores_the_asked_words_of_each_row() -> None:
 
 
 def test_a_window_may_begin_within_an_entity() -> None:
-    """The first word of a core may be an inner one: its entity began in the window before."""
+    """The first word of a core may be inside an entity that began in the previous window."""
     options = config(crf=True)
     record = sentence(list("abcdefghabcd"), ["B-PS", *["I-PS"] * 11])
     examples = tag_examples([record], maker(11, 4), options)

@@ -1,4 +1,4 @@
-"""How heads read an encoder: what stands for a row, a word or a token, and the outputs of windows as one."""
+"""How heads read an encoder: the vectors of a row, a word or a token, and the merged outputs of windows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from firth.tasks.model import HEAD_INIT_RANGE, merge_rows
 
 
 class Numbers(Encoder):
-    """Layer n of the token with the id i is [i · 10ⁿ, -i]: everything can be computed by hand."""
+    """Layer n of the token with id i is [i · 10ⁿ, -i]: everything can be computed by hand."""
 
     def __init__(self, n_layers: int = 2):
         super().__init__()
@@ -110,7 +110,7 @@ def test_asked_words_are_pooled_from_their_pieces(how: str, expected: list[float
 
 
 def test_the_lstm_reads_all_words_of_a_row_and_no_other_row() -> None:
-    """Context words change what is said of an asked word; words of other rows do not."""
+    """Context words change the output for an asked word; words of other rows do not."""
     torch.manual_seed(0)
     features = make_features(Numbers(), network_of(layers=(0,), dropout=0.0, lstm_layers=1, lstm_width=3), "word")
     assert features.width == 6
@@ -118,7 +118,7 @@ def test_the_lstm_reads_all_words_of_a_row_and_no_other_row() -> None:
     def asked(row: list[int], other: list[int]) -> Tensor:
         n = len(row)
         every = torch.arange(n + len(other))
-        # Every word has two pieces.
+        # Every word has two tokens.
         words = Words(
             first=2 * every,
             last=2 * every + 1,
@@ -138,7 +138,7 @@ def test_the_lstm_reads_all_words_of_a_row_and_no_other_row() -> None:
 def test_dropout_falls_on_what_the_head_reads() -> None:
     torch.manual_seed(0)
     model = Answerer(Numbers(), AnswerConfig(network=network_of(dropout=0.25))).train()
-    # The head hands on what it reads.
+    # The head is the identity.
     model.head.weight.data, model.head.bias.data = torch.eye(2), torch.zeros(2)
     given = tokens([7] * 4000)
     kept = model.logits(model.read(given), given)
@@ -210,5 +210,5 @@ def test_a_fresh_head_is_drawn_as_published() -> None:
     head = Classifier(Bert(sizes), ClassifyConfig(labels=labels)).head
     assert not head.bias.any()
     assert float(head.weight.detach().abs().max()) <= 2 * HEAD_INIT_RANGE
-    # A normal cut at two deviations keeps 0.88 of its own.
+    # A normal distribution truncated at two standard deviations keeps 0.88 of its standard deviation.
     assert float(head.weight.detach().std()) == pytest.approx(0.88 * HEAD_INIT_RANGE, rel=0.03)

@@ -1,4 +1,4 @@
-"""Texts -> rows -> micro-batches: windows cover everything, pairs are cut as published, targets stay in place."""
+"""Texts -> rows -> micro-batches: windows cover everything, pairs are truncated as published, targets stay aligned."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,7 +29,7 @@ from firth.text.tokenizer_kinds import SPECIALS
 
 TOKENIZER = Tokenizer.from_vocab([*SPECIALS, "a", "b"], lowercase=True)
 CLS, SEP = TOKENIZER.start_id, TOKENIZER.end_id
-# Stand-ins for pieces, all different, so that a row shows which pieces it has.
+# Stand-ins for tokens, all different, so that a row shows which tokens it has.
 FIRST, SECOND = 1000, 2000
 
 
@@ -60,7 +60,7 @@ def ids(rows: Sequence[Row]) -> list[list[int]]:
         (6, 4, 2, [(0, 4), (2, 6)]),
         (7, 4, 2, [(0, 4), (2, 6), (4, 7)]),
         (9, 4, 4, [(0, 4), (4, 8), (8, 9)]),
-        # A stride beyond the room would leave pieces out.
+        # A stride larger than the room would leave tokens out.
         (9, 4, 100, [(0, 4), (4, 8), (8, 9)]),
     ],
 )
@@ -71,7 +71,7 @@ def test_windows_by_hand(n: int, room: int, stride: int, expected: list[tuple[in
 @settings(max_examples=200)
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 30))
 def test_windows_are_those_of_the_published_loop(n: int, room: int, stride: int) -> None:
-    """Step by step as in run_squad.py: a start and a length, until the end is reached."""
+    """The loop of run_squad.py: a start and a length, until the end is reached."""
     start, expected = 0, []
     while start < n:
         length = min(n - start, room)
@@ -96,7 +96,7 @@ def test_the_rows_of_a_long_text_cover_every_piece(
     assert all(len(row) <= length for row in rows)
     assert all(row == made.layout.single(part) for row, part in zip(rows, parts, strict=True))
     assert sorted({piece for part in parts for piece in part}) == pieces(n)
-    # Windows are runs of neighbours, as far apart as the stride says, without a gap between two of them.
+    # Windows are contiguous runs of tokens, one stride apart, with no gap between two of them.
     assert all(part == pieces(len(part), part[0]) for part in parts if part)
     for one, other in zip(parts, parts[1:], strict=False):
         assert other[0] - one[0] == min(stride or max((length - n_first - n_last) // 2, 1), len(one))
@@ -130,7 +130,7 @@ def test_a_text_that_is_cut_loses_its_end_and_is_counted() -> None:
 @example(7, 7, 3)
 @example(3, 9, 0)
 def test_a_pair_is_cut_as_published(n_a: int, n_b: int, room: int) -> None:
-    """One piece at a time goes from the end of the longer text, of the second where they are equal."""
+    """Tokens are removed one by one from the end of the longer text, or of the second if the lengths are equal."""
     a, b = list(range(n_a)), list(range(n_b))
     while len(a) + len(b) > room:
         (a if len(a) > len(b) else b).pop()
@@ -144,14 +144,14 @@ def test_a_pair_that_fits_is_one_row_with_two_segments() -> None:
 
 
 def test_a_cut_pair_by_hand() -> None:
-    made = maker(12, long="cut")  # room for nine pieces
+    made = maker(12, long="cut")  # room for nine tokens
     (row,) = made.pair(pieces(8), pieces(5, SECOND))
     assert row.ids.tolist() == [CLS, *pieces(5), SEP, *pieces(4, SECOND), SEP] and row.cut
     assert made.noted == {"cut": 1}
 
 
 def test_windows_go_over_the_longer_text_of_a_pair() -> None:
-    made = maker(15, stride=2)  # room for twelve pieces
+    made = maker(15, stride=2)  # room for twelve tokens
     assert ids(made.pair(pieces(4), pieces(11, SECOND))) == [
         [CLS, *pieces(4), SEP, *pieces(8, SECOND), SEP],
         [CLS, *pieces(4), SEP, *pieces(8, SECOND + 2), SEP],

@@ -1,4 +1,4 @@
-"""Google's BERT tokenizer in plain Python, written from the specification: slow, and the judge of ours."""
+"""Google's BERT tokenizer in plain Python, written from the specification: slow, the reference for ours."""
 
 import unicodedata
 from collections.abc import Container

@@ -1,4 +1,4 @@
-"""Which pieces a vocabulary lacks for a text: greedy reading, the choice, and what stays as it was."""
+"""Tokens to add to a vocabulary for a text: greedy matching, the selection, and what stays unchanged."""
 
 import unicodedata
 from collections import Counter
@@ -28,7 +28,7 @@ WORDS = st.text("abcd", min_size=1, max_size=6)
 
 
 def vocabularies() -> st.SearchStrategy[list[str]]:
-    """Special pieces and any pieces of a, b, c, d; some words cannot be read with them."""
+    """Special tokens and arbitrary tokens of a, b, c, d; some words cannot be split into them."""
     pieces = st.tuples(st.sampled_from(["", "##"]), st.text("abcd", min_size=1, max_size=4)).map("".join)
     return st.lists(pieces, max_size=12, unique=True).map(lambda some: [*SPECIALS, *some])
 
@@ -40,10 +40,10 @@ def vocabularies() -> st.SearchStrategy[list[str]]:
         ("heartache", ["heart", "##ache"]),
         ("##ache", ["##ache"]),
         ("##aches", ["##ache", "##s"]),
-        # The longest match first, even where another reading would be shorter or the only one.
+        # The longest match first, even where another split would be shorter or the only one.
         ("hearty", ["[UNK]"]),
         ("hears", ["hear", "##s"]),
-        # A word's beginning is not what stands inside a word.
+        # A token that begins a word does not match inside one.
         ("##heart", ["[UNK]"]),
         ("ache", ["[UNK]"]),
     ],
@@ -64,7 +64,7 @@ def test_greedy_reading_is_the_tokenizers(word: str, pieces: list[str]) -> None:
     [
         (1, ["ab"]),
         (2, ["ab", "abc"]),
-        # With both longer ones "ab" stands nowhere any more, and nothing else is left to join.
+        # With both longer tokens, "ab" no longer occurs anywhere, and nothing is left to join.
         (3, ["abc", "abd"]),
         (99, ["abc", "abd"]),
     ],
@@ -75,7 +75,7 @@ def test_the_most_frequent_pair_is_joined_first_and_what_is_not_taken_is_left_ou
 
 def test_joining_goes_on_from_the_pieces_there_are() -> None:
     vocabulary = [*LETTERS, "abc", "##dd"]
-    # From the letters on, "ad" or "##bc" would come first.
+    # Starting from letters, "ad" or "##bc" would come first.
     words = {"abcdd": 4, "dabc": 1, "ad": 3}
     assert choose_pieces(words, vocabulary, 9) == ["abcdd", "ad"]
 
@@ -94,7 +94,7 @@ def test_a_piece_that_costs_what_it_saves_is_left_out() -> None:
 
 
 def test_no_known_word_becomes_unknown() -> None:
-    # With "abc", "abcd" could only go on with "##d", which is not there: [UNK] in place of "ab ##cd".
+    # With "abc", "abcd" could only continue with "##d", which is missing: [UNK] instead of "ab ##cd".
     vocabulary = {"ab", "##c", "##cd"}
     assert greedy_pieces("abcd", vocabulary | {"abc"}) == [UNK]
     for words in ({"abc": 9, "abcd": 2}, {"abcd": 2, "abc": 9}):
@@ -107,7 +107,7 @@ def test_characters_that_are_missing_make_words_known() -> None:
     assert choose_pieces(words, vocabulary, 1) == ["##é"]
     assert choose_pieces(words, vocabulary, 99) == ["cab", "café", "fa"]
     assert choose_pieces({"éab": 3, "cab": 50}, [*LETTERS, "cab"], 1) == ["é"]
-    # Two of them in a word: one alone is of no use, both are.
+    # Two missing letters in a word: one alone is useless, both together help.
     assert choose_pieces({"éü": 3, "cab": 50}, [*LETTERS, "cab"], 2) == ["##ü", "é"]
 
 

@@ -1,4 +1,4 @@
-"""Packed files, and the difference between a damaged one and an empty one."""
+"""Compressed files, and the difference between a damaged one and an empty one."""
 
 import gzip
 import lzma

@@ -1,4 +1,4 @@
-"""Byte-pair encoding: what is learnt, against subword-nmt and counting anew; and what the tokenizer makes of text."""
+"""Byte-pair encoding: learnt merges against subword-nmt and a full recount; and the tokenizer's output."""
 
 import gzip
 import io
@@ -30,13 +30,13 @@ TEXTS = (
 
 
 def learn_bpe(counts: Mapping[str, int], n_merges: int, end: str = "", min_count: int = 2) -> list[tuple[str, str]]:
-    """So many merges; ``end`` stands behind the last character of each word (``</w>`` in subword-nmt)."""
+    """The first ``n_merges`` merges; ``end`` follows the last character of each word (``</w>`` in subword-nmt)."""
     words = (([*word[:-1], word[-1] + end], n) for word, n in counts.items() if word)
     return list(islice(merges_of(words, min_count), n_merges))
 
 
 def make(texts: tuple[str, ...] = TEXTS, *, lowercase: bool = False) -> Tokenizer:
-    """A tokenizer with all characters of the texts, and some that are joined."""
+    """A tokenizer with all characters of the texts, and some merges."""
     words = WordSplitter(lowercase=lowercase, marked=True).count(texts)
     merges = learn_bpe(words, 40)
     pieces = dict.fromkeys([*BPE_SPECIALS, *"".join(words), *(a + b for a, b in merges)])
@@ -51,7 +51,7 @@ def pieces_of(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def words_of(tokenizer: Tokenizer, text: str) -> list[str]:
-    """The words of a text, spelt out of its pieces."""
+    """The words of a text, joined from its tokens."""
     encoded, found = tokenizer.encode(text), dict[int, str]()
     for i, word in zip(encoded.ids, encoded.words, strict=True):
         found[word] = found.get(word, "") + tokenizer.pieces[i]
@@ -62,7 +62,7 @@ def words_of(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def by_counting_anew(counts: Mapping[str, int], n_merges: int, end: str) -> list[tuple[str, str]]:
-    """Sennrich et al. 2016, Algorithm 1, with the ties and the threshold of subword-nmt."""
+    """Sennrich et al. 2016, Algorithm 1, with subword-nmt's tie-breaking and threshold."""
     words = [([*word[:-1], word[-1] + end], n) for word, n in counts.items()]
     merges = []
     while len(merges) < n_merges:
@@ -180,7 +180,7 @@ ANY = st.one_of(
 
 
 def plain(text: str) -> str:
-    """The cleaning of a cased vocabulary, in Python."""
+    """The text cleaning of a cased vocabulary, in Python."""
     kept = "".join(c for c in text if c in "\t\n\r" or (unicodedata.category(c) not in ("Cc", "Cf") and c != "\ufffd"))
     return " ".join(unicodedata.normalize("NFC", kept).replace("▁", "_").split())
 
@@ -199,7 +199,7 @@ SPELLING = make((*TEXTS, "_" * 9, *(unicodedata.normalize("NFC", text) for text 
 @settings(max_examples=300)
 @given(ANY)
 def test_counting_sees_the_words_of_the_tokenizer(text: str) -> None:
-    # Characters that this Python's Unicode does not know may be known to the library.
+    # The library may know characters that this Python's Unicode tables lack.
     text = "".join(c for c in text if unicodedata.category(c) != "Cn")
     counted = WordSplitter(lowercase=False, marked=True).count([text])
     backend = TOKENIZER._backend

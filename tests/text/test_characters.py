@@ -1,4 +1,4 @@
-"""Rows of character ids, as allenai/bilm-tf makes them."""
+"""Rows of character ids, as in allenai/bilm-tf."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_half_of_a_surrogate_pair_is_the_replacement_character() -> None:
 
 
 def test_published_prediction_shifts_by_one() -> None:
-    """Their ids at prediction are ours and one, and the table of characters gets a row of zeros in front."""
+    """At prediction their ids are ours plus one, and the character table has a row of zeros in front."""
     table = np.arange(N_CHARACTERS * 2.0).reshape(N_CHARACTERS, 2)
     theirs = np.concatenate([np.zeros((1, 2)), table])
     row = character_rows(["shift"])[0]

@@ -1,4 +1,4 @@
-"""Readers: what is a document, what is broken, what is counted, and how much memory it takes."""
+"""Readers: what is a document, what is broken, what is counted, and how much memory they take."""
 
 import gzip
 import json
@@ -76,7 +76,7 @@ def test_broken_jsonl_names_file_and_line(tmp_path: Path, line: str, message: st
 
 
 def test_jsonl_under_other_names(tmp_path: Path) -> None:
-    """As C4 is distributed; a plain .json in a folder is mostly no text."""
+    """As C4 is distributed; a plain .json in a folder is usually not text."""
     line = json.dumps({"text": "One.\nTwo."}) + "\n"
     write(tmp_path / "a.json", f"\n{line}")
     assert paragraphs(tmp_path / "a.json") == [("One.", "Two.")]
@@ -166,7 +166,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     reader = CorpusReader([path])
     path.chmod(0)
     if os.access(path, os.R_OK):
-        path.unlink()  # this user may read everything; a file that went away takes the same way
+        path.unlink()  # this user may read everything; a deleted file takes the same code path
     with pytest.raises(InputError, match="a.txt: cannot be read"):
         list(reader)
 
@@ -193,7 +193,7 @@ def test_a_file_of_another_encoding_is_refused_with_the_command_that_converts_it
     excel = write(tmp_path / "e.txt", "words\n".encode("utf-16"))
     with pytest.raises(InputError, match=r"UTF-16 text; .* iconv -f UTF-16 -t UTF-8 "):
         list(CorpusReader([excel]))
-    # Some of the letters only: replaced, and reported.
+    # Only some of the letters: replaced, and reported.
     french = write(tmp_path / "f.txt", ("Un café et du thé.\n" * 100).encode("latin-1"))
     reader = CorpusReader([french])
     assert len(list(reader)) == 1 and reader.report.bad_bytes == 200

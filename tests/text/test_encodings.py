@@ -1,4 +1,4 @@
-"""Which encoding a file has, and the command that converts it."""
+"""Detects a file's encoding, and suggests the command that converts it."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""fastai's vocabularies: whose words stand where, and how texts are read with them."""
+"""fastai's vocabularies: the position of each word, and how texts are read with them."""
 
 from pathlib import Path
 

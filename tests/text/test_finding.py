@@ -1,4 +1,4 @@
-"""Which files a path, a folder or a pattern stands for, and which names are refused."""
+"""Which files a path, a folder or a pattern selects, and which names are refused."""
 
 import os
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_linked_folders_and_folders_of_a_pattern_are_read(tmp_path: Path) -> Non
         write(tmp_path / name, "x")
     os.symlink(tmp_path / "elsewhere", tmp_path / "data" / "d")
     os.symlink(tmp_path / "data" / "b", tmp_path / "data" / "a")  # a second name
-    os.symlink(tmp_path / "data", tmp_path / "elsewhere" / "back")  # a circle
+    os.symlink(tmp_path / "data", tmp_path / "elsewhere" / "back")  # a cycle
 
     def names(given: Path) -> list[str]:
         return [str(path.relative_to(tmp_path / "data")) for path in find_files([given])]
@@ -70,7 +70,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_anything_is_read(tmp_path: Pa
 
 
 def test_a_pipe_or_a_device_is_no_text(tmp_path: Path) -> None:
-    """A named pipe waits for its writer, and text is read more than once."""
+    """Opening a named pipe waits for its writer, and text is read more than once."""
     os.mkfifo(tmp_path / "pipe.txt")
     for text in (tmp_path / "pipe.txt", tmp_path, f"{tmp_path}/*.txt", "/dev/zero"):
         with pytest.raises(InputError, match=r"cannot be read: not a regular file \(a pipe\?\); write what it gives"):
@@ -81,7 +81,7 @@ def test_a_pipe_or_a_device_is_no_text(tmp_path: Path) -> None:
     "made", ["firth.json", "tokenizer.json", "progress.jsonl", "vectors.f32", "tokenizer/tokenizer.json"]
 )
 def test_what_firth_has_written_is_no_text(made: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not even where its folder is given: ``data/*`` names it."""
+    """Not even if its folder is given, as with ``data/*``."""
     for name in (f"data/ours/{made}", "data/ours/vocab.txt", "data/a.txt"):
         write(tmp_path / name, "x")
     every = [tmp_path / "data" / "a.txt", tmp_path / "data" / "ours"]

@@ -1,4 +1,4 @@
-"""OpenAI GPT's tokenizer against the specification in plain Python, and against transformers."""
+"""OpenAI GPT's tokenizer against the specification, written in plain Python, and against transformers."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ from firth.text.tokenizer_kinds import OPENAI
 VOCABULARY, MERGES_FILE = next(iter(MERGES.items()))
 
 
-# The specification, with nothing of the package's.
+# The specification, without any code of the package.
 
 RUNS = '-~!";?+,)(\\/*[]}{|_'
 CONTRACTED = ("s", "m", "d", "re", "ve", "ll")
@@ -34,7 +34,7 @@ TITLES = (
 
 
 def standardised(text: str) -> str:
-    """Steps 1 (as far as the package goes) and 2: every word and every newline between single spaces."""
+    """Steps 1 (as far as the package implements it) and 2: single spaces around every word and newline."""
     text = unicodedata.normalize("NFC", text)
     for character in "\u2018\u2019\u201a\u201b\u02bc\u00b4":
         text = text.replace(character, "'")
@@ -53,7 +53,7 @@ def is_mark(c: str) -> bool:
 
 
 def words_of(text: str) -> list[str]:
-    """Steps 2 and 3: lower-cased words, by the rules that stand in for spaCy's."""
+    """Steps 2 and 3: lower-cased words, by the rules that replace spaCy's."""
     found: list[str] = []
     for token in standardised(text).lower().split(" "):
         if token == "\n" or re.fullmatch("-+|~+", token):
@@ -89,7 +89,7 @@ def first_word(token: str) -> str:
     for title in TITLES:
         if token.startswith(title + "."):
             return title + "."
-    # As many initials as end where a word may end.
+    # As many initials as possible, ending where a word may end.
     n = 0
     while len(token) > 2 * n + 1 and token[2 * n] in "abcdefghijklmnopqrstuvwxyz" and token[2 * n + 1] == ".":
         n += 1
@@ -219,7 +219,7 @@ def test_pinned_texts(gpt: Tokenizer, text: str, pieces: str) -> None:
     ],
 )
 def test_words_beside_those_of_spacy(gpt: Tokenizer, text: str, ours: str, spacy: str) -> None:
-    """``spacy``: where it differs; recorded with spaCy 3.8 and ftfy 6.3, after the rules of step 2."""
+    """``spacy`` is spaCy's differing result, recorded with spaCy 3.8 and ftfy 6.3 after the rules of step 2."""
     assert ours != spacy
     encoded = gpt.encode(text)
     words: dict[int, str] = {}
@@ -283,7 +283,7 @@ def test_save_load_and_pickle(gpt: Tokenizer, tmp_path: Path) -> None:
     assert (theirs.bos_token_id, theirs.sep_token_id, theirs.cls_token_id) == (40478, 40479, 40480)
 
 
-# The folders it comes in.
+# The folders in which it is published.
 
 
 def test_a_vocabulary_in_miniature(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_vocabulary_in_miniature(tmp_path: Path) -> None:
 
 
 def renamed(released: Path, folder: Path, about: dict[str, str] | None) -> Path:
-    """The same files under the names that transformers gives them."""
+    """The same files under the names that transformers uses."""
     folder.mkdir()
     shutil.copyfile(released / VOCABULARY, folder / "vocab.json")
     shutil.copyfile(released / MERGES_FILE, folder / "merges.txt")
@@ -349,7 +349,7 @@ def test_folders_that_are_not_openai_gpts(released: Path, tmp_path: Path) -> Non
 
 
 def test_tokenizer_json_of_transformers_gives_their_ids(gpt: Tokenizer, released: Path, tmp_path: Path) -> None:
-    """With a tokenizer.json the ids are those of transformers; its words are BERT's, and these are the differences."""
+    """With a tokenizer.json the ids are those of transformers; words are split as in BERT, with these differences."""
     transformers = pytest.importorskip("transformers")
     folder = renamed(released, tmp_path / "m", {"tokenizer_class": "OpenAIGPTTokenizer"})
     theirs = transformers.OpenAIGPTTokenizer.from_pretrained(folder)

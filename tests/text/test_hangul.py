@@ -1,4 +1,4 @@
-"""Tokenizers that read Korean of their own vocabulary as unknown are told from those that do not."""
+"""Detects tokenizers that read Korean words of their own vocabulary as unknown."""
 
 import unicodedata
 from pathlib import Path
@@ -36,9 +36,9 @@ def test_decomposed_pieces_without_decomposition_are_found() -> None:
     "right",
     [
         tokenizer(WORDS, lowercase=False),
-        tokenizer(WORDS, lowercase=True, google=False),  # ours keeps Hangul whole
+        tokenizer(WORDS, lowercase=True, google=False),  # our tokenizer does not decompose Hangul
         tokenizer([unicodedata.normalize("NFD", word) for word in WORDS], lowercase=True),
-        # Too few pieces of Hangul to be a vocabulary of Korean, as in the English one of BERT.
+        # Too few Hangul tokens for a Korean vocabulary, as in BERT's English one.
         tokenizer(WORDS[:50], lowercase=True),
         tokenizer(["the", "##s"], lowercase=True),
     ],

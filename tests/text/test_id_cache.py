@@ -1,4 +1,4 @@
-"""Ids that are remembered by runs of characters are those of the tokenizer."""
+"""Ids cached by runs of characters equal those of the tokenizer."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from firth.text.tokenizer_kinds import BPE_SPECIALS, SPECIALS
 LETTERS = "aäbeήσςΣΑα나다Ⅷﬁ漢"
 BPE_PIECES = [*BPE_SPECIALS, "▁", "_", *LETTERS, *".,'-:;()!", "▁a", "ab"]
 PIECES = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS), *".,'-:;()!", "ab", "don", "##\u0301"]
-# White space of all kinds, what is dropped, marks and what they stand beside, a half of a surrogate pair.
+# All kinds of white space, dropped characters, marks and their neighbours, half of a surrogate pair.
 ALPHABET = LETTERS + "▁ABn .,'-:;()!=\u0301\u0338\t\n\r\xa0\u2028\u200b\x1c\x00\ufffd\u037e\ud800[]"
 TEXTS = st.lists(st.text(ALPHABET, max_size=30) | st.sampled_from(["[MASK] a", "", "ΑΣ.Α ΑΣ. a", "don't"]), max_size=8)
 
 
 def bert(lowercase: bool) -> Tokenizer:
-    """As published in tokenizer.json."""
+    """BERT's tokenizer as published in tokenizer.json."""
     backend = Backend(models.WordPiece({p: i for i, p in enumerate(PIECES)}, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

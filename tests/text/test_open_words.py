@@ -1,4 +1,4 @@
-"""Words outside the vocabulary that keep what they are spelled like."""
+"""Words outside the vocabulary that keep their spelling."""
 
 import pickle
 
@@ -77,7 +77,7 @@ def test_the_word_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyP
     assert again == a and tokenizer.piece(a) == "a" and tokenizer.piece(c) == "c"
     with pytest.raises(TokenizerError, match=f"id {b} is no remembered word"):
         tokenizer.characters([a, b])
-    # It may come again, by a new id.
+    # It may reappear with a new id.
     assert tokenizer.ids_many(["b"]) == [[c + 1]]
 
 

@@ -1,4 +1,4 @@
-"""Two files of lines as pairs."""
+"""Two files of parallel lines as pairs."""
 
 import gzip
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_bytes_that_are_not_utf8_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_bare_carriage_return_ends_no_line(tmp_path: Path) -> None:
-    """As in other files that have an answer for each line: else pairs slip out of step without a word."""
+    """As in other files with one answer per line: otherwise pairs become misaligned silently."""
     ours, theirs = tmp_path / "a", tmp_path / "b"
     ours.write_bytes(b"one\r\ntwo\rtwo\nthree\n")
     theirs.write_bytes(b"eins\nzwei\ndrei\rdrei\r\n")

@@ -15,7 +15,7 @@ def test_rows_are_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     texts = ["One.\nTwo.", None, "", "강이 흐른다."] + [f"Document {i}." for i in range(3000)]
     parquet.write_table(pyarrow.table({"id": list(range(len(texts))), "text": texts}), path, row_group_size=700)
-    reader = CorpusReader([tmp_path])  # a folder takes them up
+    reader = CorpusReader([tmp_path])  # Parquet files in a folder are read
     read = list(reader)
     assert [document.paragraphs for document in read[:2]] == [("One.", "Two."), ("강이 흐른다.",)]
     assert [document.where for document in read[:2]] == [f"{path}:1", f"{path}:4"]

@@ -1,4 +1,4 @@
-"""Tokenizers of published folders: the ids that transformers gives, or Google's code; and how casing is known."""
+"""Tokenizers of published folders: the same ids as transformers or Google's code; and how casing is determined."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def google(pieces: list[str], lowercase: bool) -> Tokenizer:
         (LOWER, {"do_lower_case": True, "strip_accents": True}, True, "lower-cased (tokenizer_config.json)"),
         (CASED, {"do_lower_case": False, "strip_accents": False}, False, "cased (tokenizer_config.json)"),
         (CASED, {"do_lower_case": None, "tokenizer_class": "BertTokenizerFast"}, False, "cased (from the tokens)"),
-        # The published Chinese model says so, and Google's code lower-cased for it.
+        # The published Chinese model has this setting, although Google's code lower-cased for it.
         (
             LOWER,
             {"do_lower_case": False},
@@ -100,7 +100,7 @@ def test_what_googles_code_cannot_do_is_done_as_in_transformers(flags: dict[str,
 def test_tokenizer_json_gives_the_ids_of_transformers(
     in_json: bool, kind: str, flags: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Whatever the two files say of each other."""
+    """Even if the two files contradict each other."""
     transformers = pytest.importorskip("transformers")
     path = folder(tmp_path / "m", CASED, {"tokenizer_class": kind, **flags})
     with_json(path, CASED, lowercase=in_json)
@@ -190,7 +190,7 @@ def test_broken_files(tmp_path: Path) -> None:
     [("uncased", True), ("cased", False), ("multilingual-cased", False), ("chinese", True)],
 )
 def test_googles_released_vocabularies(name: str, lowercase: bool, shared_data: Path, tmp_path: Path) -> None:
-    """As a folder of Hugging Face that has vocab.txt alone: Google's exact behaviour, of the right casing."""
+    """As a Hugging Face folder with only vocab.txt: Google's exact behaviour, with the right casing."""
     raw = (shared_data / "bert-vocab" / f"bert-base-{name}-vocab.txt").read_text("utf-8")
     (tmp_path / "vocab.txt").write_text(raw, "utf-8")
     found, how = read_published(tmp_path)

@@ -1,4 +1,4 @@
-"""What words look like: one example for each shape, and the order in which shapes are tried."""
+"""Word shapes: one example for each, and the order in which they are tried."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_shape_of_a_word(word: str, shape: str) -> None:
 
 
 def test_a_bucket_is_a_function_of_the_word_alone() -> None:
-    # CRC-32 of the UTF-8 bytes, by another implementation's published check value.
+    # CRC-32 of the UTF-8 bytes, against the published check value of another implementation.
     assert bucket_of("123456789", 1 << 32) == 0xCBF43926
     assert bucket_of("고양이", 1000) == bucket_of("고양이", 1000) < 1000
     assert len({bucket_of(f"w{i}", 1000) for i in range(500)}) > 350

@@ -17,13 +17,13 @@ PUBLISHED = ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
 
 
 def spelling(*, google: bool, lowercase: bool, keep_accents: bool = False) -> Tokenizer:
-    """A tokenizer that shows the words it sees: each letter of ``LETTERS`` is a piece in both forms."""
+    """A tokenizer that reveals the words it splits: each letter of ``LETTERS`` is a token in both forms."""
     pieces = [*SPECIALS, *dict.fromkeys(form for c in LETTERS for form in (c, "##" + c))]
     return Tokenizer.from_vocab(pieces, lowercase=lowercase, keep_accents=keep_accents, google=google)
 
 
 def words(tokenizer: Tokenizer, text: str) -> list[str]:
-    """The words of a text, spelt out of its pieces."""
+    """The words of a text, joined from its tokens."""
     found: list[str] = []
     for i in tokenizer.encode(text).ids:
         piece = tokenizer.pieces[i]
@@ -64,7 +64,7 @@ TEXTS = st.lists(
     max_size=5,
 ).map("".join)
 
-# A mark and a cased letter at once: before a capital sigma the library counts the letter, Python the mark, and so
+# Both a mark and a cased letter: before a capital sigma the library counts it as a letter, Python as a mark, and so
 # they differ in whether that sigma is the last of its word.
 SUBSCRIPT_IOTA = "\u0345"
 UNCASED = spelling(google=True, lowercase=True)
@@ -84,7 +84,7 @@ def test_google_behaviour_equals_the_reference(text: str) -> None:
 
 
 def test_where_the_library_differs_from_google() -> None:
-    """Known and left: one sequence of a mark and a capital sigma becomes the other small sigma."""
+    """A known, accepted difference: one sequence of a mark and a capital sigma becomes the other small sigma."""
     vocabulary = set(UNCASED.pieces) - set(SPECIALS)
     assert reference.tokenize(SUBSCRIPT_IOTA + "Σ", vocabulary, True) == ["σ"]
     assert [UNCASED.pieces[i] for i in UNCASED.encode(SUBSCRIPT_IOTA + "Σ").ids] == ["ς"]
@@ -93,7 +93,7 @@ def test_where_the_library_differs_from_google() -> None:
 @settings(max_examples=100)
 @given(st.text(st.characters(codec="utf-8"), max_size=30))
 def test_google_behaviour_on_any_characters(text: str) -> None:
-    # Characters that this Python's Unicode does not know may be known to the library.
+    # The library may know characters that this Python's Unicode tables lack.
     text = "".join(c for c in text if unicodedata.category(c) != "Cn" and c not in ("\U00011938", SUBSCRIPT_IOTA))
     for tokenizer, lowercase in ((UNCASED, True), (CASED, False)):
         vocabulary = set(tokenizer.pieces) - set(SPECIALS)

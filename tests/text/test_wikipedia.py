@@ -1,4 +1,4 @@
-"""Wikipedia dumps: what of the markup is text."""
+"""Wikipedia dumps: which parts of the markup are text."""
 
 import bz2
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_markup(markup: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("mark", ["{{", "[[", "{|", "[[a", "[//", "<ref>", "<!--", "= ", "( ", "'''", "&amp;", "<a"])
 def test_unclosed_marks_end(mark: str) -> None:
-    """Each of these once took the square of its length in some reader of wiki text: here they are 200,000 long."""
+    """Each of these once took quadratic time in some reader of wiki text: here each is repeated 200,000 times."""
     assert isinstance(plain_text(mark * 200_000), list)
 
 

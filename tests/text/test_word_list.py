@@ -1,4 +1,4 @@
-"""Vocabularies of whole words: which are chosen, and the tokenizer made of them."""
+"""Vocabularies of whole words: which words are chosen, and the tokenizer made from them."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""The trainer against a slow one that recounts everything, and what it must never depend on."""
+"""The trainer against a slow one that recounts everything, and what its result must not depend on."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ TEXT = ["The cat sat on the mat.", "A cat, the mat: 12 cats!", "한국어 문장
 
 
 def merges_by_recounting(counts: dict[str, int], n: int, score: Score, min_count: int) -> list[str]:
-    """New pieces of the first merges that make ``n`` of them, everything counted anew each time."""
+    """The ``n`` new tokens of the first merges, with everything recounted for each merge."""
     words = [([word[0]] + ["##" + c for c in word[1:]], weight) for word, weight in counts.items()]
     known = {symbol for symbols, _ in words for symbol in symbols}
     found: list[str] = []

@@ -1,4 +1,4 @@
-""".zst: frames one after the other, and one that is cut off."""
+""".zst files: consecutive frames, and a truncated frame."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def test_frames_are_read_to_the_last(tmp_path: Path) -> None:
 
 
 def test_a_frame_with_the_largest_window_is_read(tmp_path: Path) -> None:
-    """As zstd --long=31 packs dumps. The frame is written by hand: packing one takes gigabytes."""
-    n, repeated = 100_000, 0b010  # bytes of a block: one that is repeated
+    """As in dumps made by zstd --long=31. The frame is written by hand: compressing one takes gigabytes of memory."""
+    n, repeated = 100_000, 0b010  # the bytes of a block, and the block type that repeats one byte
     window, size = bytes([(31 - 10) << 3]), (2 * n).to_bytes(4, "little")
     blocks = b"".join((n << 3 | repeated | last).to_bytes(3, "little") + b"a" for last in (0, 1))
     path = tmp_path / "a.txt.zst"

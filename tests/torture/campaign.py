@@ -2,8 +2,8 @@
 
     python tests/torture/campaign.py --out runs/torture [--parts kills,mutations] [--mutations 250]
 
-Every case has a name; what came of it is a line of results.jsonl, with the commit, and a case with a line there is not
-run again. A part that was not run whole again keeps the row of when it was.
+Every case has a name; its outcome is a line of results.jsonl, with the commit, and a case with a line there is not run
+again. A part that was not rerun in full keeps the row of its last full run.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def cases(part: str, workplace: Workplace, server: Server, folder: Path, n_mutat
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was wrong after a case, or nothing, and the commit that it was run at."""
+    """What was wrong after a case, if anything, and the commit at which it was run."""
 
     problem: str
     commit: str
@@ -79,7 +79,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """What the page says of a part; ``commits``: at which it was run."""
+    """The page's row for a part; ``commits``: those at which it was run."""
 
     part: str
     cases: int
@@ -96,7 +96,7 @@ Results = dict[tuple[str, str], Outcome]
 
 
 def read_results(path: Path) -> Results:
-    """What came of each case so far; a line that a kill cut short is left out."""
+    """The outcome of each case so far; a line that a kill truncated is skipped."""
     found = {}
     for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
         try:
@@ -108,7 +108,7 @@ def read_results(path: Path) -> Results:
 
 
 def this_commit() -> str:
-    """The commit of the working tree; with a + where it has changes that are not committed."""
+    """The commit of the working tree, with a + if it has uncommitted changes."""
     command = ("git", "describe", "--always", "--exclude", "*", "--dirty=+")
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -124,7 +124,7 @@ def read_rows(page: str) -> list[Row]:
 
 
 def rows_of(results: Results, planned: Mapping[str, int], before: Sequence[Row]) -> list[Row]:
-    """A row for each part: of its results, and unless these are whole, of when it was last run whole."""
+    """A row for each part: from its results or, if these are incomplete, from its last full run."""
     rows = []
     for part in PROMISES:
         found = [outcome for (of, _), outcome in results.items() if of == part]
@@ -174,7 +174,7 @@ def page(results: Results, planned: Mapping[str, int], before: str = "") -> str:
 
 
 def _described() -> str:
-    """What is killed, and what is damaged."""
+    """A description of what is killed and what is damaged."""
     sampled = ", ".join(f"{command.most} events of {command.name}" for command in COMMANDS if command.most)
     return (
         f"Faults are put into every command that writes ({', '.join(command.name for command in COMMANDS)}) at every "
@@ -204,7 +204,7 @@ def main() -> int:
     planned = read_json(out / PLANNED) if (out / PLANNED).is_file() else {}
     with ExitStack() as stack:
         server = talking = stack.enter_context(closing(Server(out / "scratch")))
-        if "processes" in parts:  # those that train together talk over loopback
+        if "processes" in parts:  # processes that train together communicate over loopback
             talking = stack.enter_context(closing(Server(out / "scratch", sealed=False)))
         workplace = torture_inputs.make_workplace(out, server)
         torture_inputs.make_more(workplace, server)

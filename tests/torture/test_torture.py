@@ -1,6 +1,6 @@
-"""A short, seeded slice of the campaign that ``make torture`` runs whole.
+"""A short, seeded slice of the campaign that ``make torture`` runs in full.
 
-Of two processes, one of them killed, tests/contract/test_several_processes.py is the slice; of memory, test_machine.py.
+tests/contract/test_several_processes.py covers killing one of two processes; test_machine.py covers memory.
 """
 
 import random
@@ -77,7 +77,7 @@ def test_two_commands_of_one_target(server: Server, workplace: Workplace, tmp_pa
 
 
 def test_the_harness_notices_what_it_is_for(server: Server, workplace: Workplace, tmp_path: Path) -> None:
-    """A command that is killed and not repaired is not equal; one that writes elsewhere is seen."""
+    """A command that is killed and not repaired gives an unequal result; one that writes elsewhere is detected."""
     command = BY_NAME["convert"]
     expected, n_events = torture.whole(workplace, server, command, tmp_path / "whole")
     assert n_events > 10

@@ -1,4 +1,4 @@
-"""The cases of the campaign: what is done to which command, and what must hold afterwards."""
+"""The cases of the campaign: which fault hits which command, and what must hold afterwards."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from torture_inputs import COMMANDS, COVERED, MORE_READS, READS, WORDS
 
 from firth.training.checkpoint import list_checkpoints
 
-# Of a process that reads a damaged file of some kilobytes; torch alone takes most of it in addresses.
+# Address-space limit of a process that reads a damaged file of some kilobytes; torch alone takes most of it.
 MEMORY = 12_000_000_000
 _TIMES = ("elapsed_s", "tokens_per_s", "flops_per_s", "seconds", "predict_ms")
 _MILLISECONDS = re.compile(r"[\d.]+ ms")
@@ -27,7 +27,7 @@ _LITTER = re.compile(r"\.[0-9a-f]{16}\.tmp$|\.old$")
 
 
 def fresh(workplace: Workplace, folder: Path) -> Path:
-    """A folder of its own with links to the inputs, which commands only read."""
+    """Make an empty folder with links to the inputs, which commands only read."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for path in workplace.folder.iterdir():
@@ -36,9 +36,9 @@ def fresh(workplace: Workplace, folder: Path) -> Path:
 
 
 def essence(path: Path) -> dict[str, str]:
-    """What must be equal: names of all files, and what they say but for times, dates and drawings.
+    """What must be equal: the names of all files, and their contents except times, dates and drawings.
 
-    Of checkpoints the newest: a stop saves one wherever training is, so that another of the older ones is kept.
+    Only the newest checkpoint counts: a stop saves one at any step, so the older ones that are kept may differ.
     """
     if path.is_file():
         return {"": _digest(path)}
@@ -53,7 +53,7 @@ def _digest(path: Path) -> str:
     data = path.read_bytes()
     if path.suffix in (".json", ".jsonl"):
         lines = [data.decode()] if path.suffix == ".json" else data.decode().splitlines()
-        # A kill may have cut the last line.
+        # A kill may have truncated the last line.
         with suppress(ValueError):
             data = "\n".join(json.dumps(_timeless(json.loads(line)), sort_keys=True) for line in lines).encode()
     return hashlib.sha256(data).hexdigest()
@@ -68,13 +68,13 @@ def _timeless(data: Any) -> Any:
 
 
 def litter(root: Path) -> list[str]:
-    """Half-written files and folders, and older ones that were replaced."""
+    """Half-written files and folders, and replaced ones."""
     return sorted(str(p.relative_to(root)) for p in root.rglob("*") if not p.is_symlink() and _LITTER.search(p.name))
 
 
 @dataclass(frozen=True)
 class Case:
-    """One try of one part. ``run(folder)`` returns what went wrong, or nothing."""
+    """One case of one part. ``run(folder)`` returns what went wrong, or an empty string."""
 
     part: str
     name: str
@@ -82,7 +82,7 @@ class Case:
 
 
 def whole(workplace: Workplace, server: Server, command: Command, folder: Path) -> tuple[dict[str, str], int]:
-    """What a command makes without a fault, and how many events that takes."""
+    """The result of a command without a fault, and the number of its events."""
     if command.name not in workplace.wholes:
         root, began = fresh(workplace, folder), time.monotonic()
         (ran,) = server.run(command.words, root=root)
@@ -95,7 +95,7 @@ def whole(workplace: Workplace, server: Server, command: Command, folder: Path) 
 def faults(
     workplace: Workplace, server: Server, folder: Path, kind: str, commands: Sequence[Command] = COMMANDS
 ) -> Iterator[Case]:
-    """A fault of one kind at each event of each command; then what a user types next must lead to the same end."""
+    """A fault of one kind at each event of each command; what a user types next must then give the same result."""
     for command in commands:
         expected, n_events = whole(workplace, server, command, folder / "whole")
         for at in tried(command, n_events, kind):
@@ -107,7 +107,7 @@ def faults(
 
 
 def tried(command: Command, n_events: int, kind: str) -> Sequence[int]:
-    """The events of a command at which faults are put in."""
+    """The events of a command at which faults are injected."""
     events = range(1, n_events + 1)
     if not 0 < command.most < n_events:
         return events
@@ -117,7 +117,7 @@ def tried(command: Command, n_events: int, kind: str) -> Sequence[int]:
 def with_fault(
     workplace: Workplace, server: Server, command: Command, root: Path, fault: dict[str, Any], expected: dict[str, str]
 ) -> str:
-    """What is not as promised after a fault and the command that follows it."""
+    """What is wrong after a fault and the command that follows it."""
     fresh(workplace, root)
     (first,) = server.run(command.words, root=root, fault=fault)
     if first.wrong:
@@ -149,7 +149,7 @@ _EVENTS_EACH, _TIMES_EACH, _WORKERS = 10, 30, 10
 def places(
     workplace: Workplace, server: Server, folder: Path, commands: Sequence[Command] = COMMANDS, seed: int = 0
 ) -> Iterator[Case]:
-    """What happens to the place where a command writes, from one of some of its events on."""
+    """Changes to the place where a command writes, starting at one of some sampled events."""
     for command in commands:
         expected, n_events = whole(workplace, server, command, folder / "whole")
         for kind in PLACES:
@@ -182,7 +182,7 @@ def with_place(
     at: int,
     expected: dict[str, str],
 ) -> str:
-    """What is not as promised when a quota, a read-only disk, another person or the clock comes in between."""
+    """What is wrong when a quota, a read-only disk, another person or the clock interferes."""
     fresh(workplace, root)
     (first,) = server.run(command.words, root=root, fault={"kind": kind, "at": at, "out": command.out})
     if first.wrong:
@@ -192,9 +192,9 @@ def with_place(
     if kind == "quota" and first.code and (left := litter(root)):
         return f"it leaves {', '.join(left)}"
     if kind == "removed":
-        # It may have gone on and ended well; whoever deleted the half of it deletes the rest.
+        # It may have continued and succeeded; whoever deleted half of the output deletes the rest.
         _delete(root / command.out)
-    # Nobody can tidy a disk that is read-only: the next command does.
+    # Nothing can be cleaned up on a read-only disk: the next command does it.
     if first.code or kind == "removed" or (kind == "readonly" and litter(root)):
         (second,) = server.run(command.following(root), root=root)
         if second.wrong or second.code:
@@ -209,7 +209,7 @@ def with_place(
 def random_kills(
     workplace: Workplace, server: Server, folder: Path, commands: Sequence[Command], seed: int = 0
 ) -> Iterator[Case]:
-    """Kills at random moments of the training of every system, in the middle of whatever it does."""
+    """Kills at random moments of the training of every system, whatever it is doing."""
     for command in commands:
         expected, _ = whole(workplace, server, command, folder / "whole")
         rng = random.Random(f"{seed}/{command.name}")
@@ -230,7 +230,7 @@ TWO_PROCESSES = Command(
 
 
 def processes(workplace: Workplace, server: Server, folder: Path, seed: int = 0) -> Iterator[Case]:
-    """One of two processes that train together is killed: the other says so and ends, and a resume is as without."""
+    """One of two training processes is killed: the other reports it and ends, and a resumed run has the same result."""
     expected, _ = whole(workplace, server, TWO_PROCESSES, folder / "whole")
     rng = random.Random(seed)
     for number in range(_WORKERS):
@@ -255,12 +255,12 @@ def processes(workplace: Workplace, server: Server, folder: Path, seed: int = 0)
         yield Case("processes", f"worker-{number}", run)
 
 
-# Of a long input, against a quarter of it: more than the noise of an allocator would grow with the input.
+# Peak memory of a long input over that of a quarter of it: more than allocator noise would be growth with the input.
 _MOST_GROWTH, _LONG_S = 1.06, 3600.0
 
 
 def memory(workplace: Workplace, server: Server, n_lines: int = 1_000_000, n_steps: int = 20_000) -> Iterator[Case]:
-    """The most memory that a long prediction and a long training take, beside what a quarter of it takes."""
+    """Peak memory of a long prediction and a long training, compared with a quarter of each."""
 
     def predict(root: Path, n: int) -> Ran:
         fresh(workplace, root)
@@ -294,7 +294,7 @@ def memory(workplace: Workplace, server: Server, n_lines: int = 1_000_000, n_ste
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Some damage: of disks, of editors, and of people who mean harm."""
+    """Sampled damage, as by disks, editors and attackers."""
     at = rng.randrange(len(data) + 1)
     end = min(len(data), at + rng.choice((1, 4, 100)))
     kind = rng.randrange(9)
@@ -321,7 +321,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 def mutations(
     workplace: Workplace, server: Server, seed: int, n_each: int, kinds: Iterable[str] = (*READS, *MORE_READS)
 ) -> Iterator[Case]:
-    """Damaged files of every kind: named, or of no effect; no traceback, no hang, no unbounded memory."""
+    """Damaged files of every kind: reported, or without effect; no traceback, no hang, no unbounded memory."""
     for kind in kinds:
         for number in range(n_each):
 
@@ -332,7 +332,7 @@ def mutations(
 
 
 def with_damage(workplace: Workplace, server: Server, root: Path, kind: str, rng: random.Random) -> str:
-    """What is not as promised when a file is damaged and read."""
+    """What is wrong when a damaged file is read."""
     name, command = (READS | MORE_READS)[kind]
     fresh(workplace, root)
     top = Path(name).parts[0]
@@ -361,14 +361,14 @@ def _same_meaning(name: str, before: bytes, after: bytes) -> bool:
         return False
 
 
-# Of libraries, in the folders of their user: matplotlib's of fonts, and PyTorch's of compiled code.
+# Libraries' caches in the user's folders: matplotlib's font cache and PyTorch's cache of compiled code.
 _CACHES = ("matplotlib", "torchinductor")
 
 
 def commands_work(
     part: str, workplace: Workplace, server: Server, commands: Sequence[Command] = COMMANDS
 ) -> Iterator[Case]:
-    """Every command without a network: none connects, or starts a program, or writes elsewhere."""
+    """Every command without a network: none connects, starts a program or writes elsewhere."""
     for command in commands:
 
         def run(root: Path, command: Command = command) -> str:
@@ -376,7 +376,7 @@ def commands_work(
             (ran,) = server.run(command.words, root=root)
             if ran.wrong or ran.code:
                 return ran.wrong or f"exit {ran.code}: {ran.err[-300:]}"
-            # Also what code that is not Python writes, which no audit hook sees.
+            # Also what native code writes, which no audit hook sees.
             strange = sorted(path.name for path in server.scratch.iterdir() if not path.name.startswith(_CACHES))
             return f"it writes into its user's folders: {', '.join(strange)}" if strange else ""
 
@@ -384,7 +384,7 @@ def commands_work(
 
 
 def concurrent(workplace: Workplace, server: Server, commands: Sequence[Command] = COMMANDS) -> Iterator[Case]:
-    """Two of a command into one target: one succeeds, the other says why not, and the result is whole."""
+    """Two instances of a command with one target: one succeeds, the other says why not, and the result is complete."""
     for command in commands:
 
         def run(root: Path, command: Command = command) -> str:
@@ -403,13 +403,13 @@ def concurrent(workplace: Workplace, server: Server, commands: Sequence[Command]
         yield Case("concurrency", command.name, run)
 
 
-# A pickle that would make a folder, were it ever read as one.
+# A pickle that would make a folder if it were ever unpickled.
 _PICKLE = b"cos\nmkdir\n(Vexecuted\ntR."
 _CONTROL = "\x1b[2J\x1b]0;owned\x07"
 
 
 def _hostile_files() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]]:
-    """By name: what is done to the copied inputs, and the command that meets it."""
+    """By name: the change to the copied inputs, and the command that then reads them."""
     predict = ("predict", "./classifier", "--input", "dev.tsv")
 
     def to(name: str, data: bytes) -> Callable[[Path], None]:
@@ -490,12 +490,12 @@ def _hostile_files() -> dict[str, tuple[Callable[[Path], None], tuple[str, ...]]
 
 
 def _bomb() -> bytes:
-    """A few kilobytes that unpack to a line of 64 megabytes."""
+    """A few kilobytes that decompress to a line of 64 megabytes."""
     return lzma.compress(b"a" * (1 << 26))
 
 
 def hostile(workplace: Workplace, server: Server) -> Iterator[Case]:
-    """Files made to do harm: none is executed, followed out of its folder, or shown raw."""
+    """Malicious files: none is executed, followed out of its folder, or shown raw."""
     for name, (prepare, command) in _hostile_files().items():
 
         def run(root: Path, prepare: Any = prepare, command: Any = command) -> str:

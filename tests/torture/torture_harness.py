@@ -1,4 +1,4 @@
-"""Commands run in processes of their own by torture_server.py, and what a command and a folder of inputs are."""
+"""Run commands in processes of their own through torture_server.py; defines commands and workplaces."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class Ran:
 
     @property
     def wrong(self) -> str:
-        """What must never happen, whatever the input; empty if all is well."""
+        """What went wrong that must never happen, whatever the input; empty if nothing did."""
         if self.code == HUNG:
             return "it hangs"
         if self.code == -signal.SIGSYS:
@@ -46,10 +46,10 @@ class Ran:
 
 
 class Server:
-    """The warm process; see torture_server.py. Not ``sealed`` for processes that talk to each other over loopback."""
+    """The warm process; see torture_server.py. Not ``sealed`` if processes communicate over loopback."""
 
     def __init__(self, scratch: Path, *, sealed: bool = True) -> None:
-        # Libraries keep caches in the user's folders; here these are of the campaign.
+        # Libraries keep caches in the user's folders; here these belong to the campaign.
         self.scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
         places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(scratch))
@@ -65,7 +65,7 @@ class Server:
     def run(
         self, *commands: Sequence[object], root: Path, fault: dict[str, Any] | None = None, **more: Any
     ) -> list[Ran]:
-        """Run commands side by side in the folder ``root``; the fault is of the first."""
+        """Run commands concurrently in the folder ``root``; the fault hits the first."""
         logs = root.parent / f"{root.name}-logs"
         logs.mkdir(exist_ok=True)
         requests = [
@@ -117,9 +117,9 @@ class Command:
     resume: tuple[str, ...] = ()
     begun: str = "recipe.toml"
     out: str = "out"
-    # Whether it starts processes of its own, which the harness otherwise takes for something foreign.
+    # Whether it starts processes of its own, which the harness otherwise reports.
     starts: bool = False
-    # So many of its events are tried, drawn at random; 0: all.
+    # How many of its events are tried, sampled at random; 0: all.
     most: int = 0
 
     def following(self, root: Path) -> tuple[str, ...]:
@@ -130,9 +130,9 @@ class Command:
 
 @dataclass
 class Workplace:
-    """Small inputs, made once, that cases copy."""
+    """Small inputs, made once, for the cases to copy."""
 
     folder: Path
-    # What each command makes without a fault, in how many events, and in how many seconds.
+    # The result of each command without a fault, its number of events, and its seconds.
     wholes: dict[str, tuple[dict[str, str], int]] = field(default_factory=dict)
     times_s: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the campaign works on: small inputs, the commands that write, those that answer, and the files that are read."""
+"""The campaign's material: small inputs, commands that write, commands that only answer, and the files they read."""
 
 import bz2
 import gzip
@@ -50,7 +50,7 @@ precision = "float32"
 
 
 def _run(server: Server, inputs: Path, commands: Sequence[tuple[str, ...]]) -> None:
-    """Run commands whose last word is what they make; what is there is whole, and was made before."""
+    """Run commands whose last word is their output; an output that exists is complete, and is kept."""
     for words in commands:
         if not (inputs / words[-1]).exists():
             (ran,) = server.run(words, root=inputs)
@@ -58,7 +58,7 @@ def _run(server: Server, inputs: Path, commands: Sequence[tuple[str, ...]]) -> N
 
 
 def make_workplace(folder: Path, server: Server) -> Workplace:
-    """Text, labels, a tokenizer, a corpus, a run and a fine-tuned model; kept if they are there."""
+    """Make text, labels, a tokenizer, a corpus, a run and a fine-tuned model; those that exist are kept."""
     inputs = folder / "inputs"
     inputs.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
@@ -82,7 +82,7 @@ MADE: list[tuple[str, ...]] = [
     ("finetune", "finetune.toml", "--out", "classifier"),
 ]
 
-# One entry a system: recipe tables that make it small, as in the contract tests, and the corpus that it reads.
+# One entry per system: recipe tables that make it small, as in the contract tests, and the corpus that it reads.
 SYSTEMS: dict[str, tuple[str, str]] = {
     "bert-ltr": (
         "corpus",
@@ -108,7 +108,7 @@ SYSTEMS: dict[str, tuple[str, str]] = {
     "lstm": ("corpus", 'model = "lstm-small"\n[encoder]\nwidth = 12\ndropout = 0.1\n'),
 }
 _WORD_VOCABULARY = ("vocab", "text.txt", "--size", "20", "--kind", "words", "--workers", "1", "--out", "words")
-# What makes each corpus; the tokenizer first.
+# The commands that make each corpus; the tokenizer first.
 _CORPORA: dict[str, list[tuple[str, ...]]] = {
     "corpus": [],
     "pairs": [("prepare", "a.txt", "--second", "b.txt", "--tokenizer", "vocab", *_SHARED, "pairs")],
@@ -121,7 +121,7 @@ _CORPORA: dict[str, list[tuple[str, ...]]] = {
 
 
 def make_systems(workplace: Workplace, server: Server, names: Sequence[str] = ("bert", *SYSTEMS)) -> list[Command]:
-    """The commands that train systems by name, and their inputs; these are kept if they are there."""
+    """Make the inputs, and return the commands that train systems by name; inputs that exist are kept."""
     inputs, commands = workplace.folder, []
     lines = [line for line in (inputs / "text.txt").read_text("utf-8").splitlines() if line]
     for name, step in (("a.txt", 1), ("b.txt", -1)):
@@ -144,7 +144,7 @@ def make_systems(workplace: Workplace, server: Server, names: Sequence[str] = ("
     return commands
 
 
-# The rest of what commands read: models of each kind, and in the formats of other tools.
+# The other inputs of commands: models of each kind, and in the formats of other tools.
 _MORE: list[tuple[str, ...]] = [
     *(("pretrain", f"{name}.toml", "--out", f"trained-{name}") for name in ("gpt", "transformer", "elmo")),
     ("vectors", "convert", "vectors.txt", "--out", "word-model"),
@@ -161,7 +161,7 @@ _MORE: list[tuple[str, ...]] = [
 
 
 def make_more(workplace: Workplace, server: Server) -> None:
-    """The inputs of all commands and of all kinds of files; kept if they are there."""
+    """Make the inputs of all commands and of all kinds of files; those that exist are kept."""
     inputs = workplace.folder
     make_systems(workplace, server, ("gpt", "transformer", "elmo"))
     text = (inputs / "text.txt").read_bytes()
@@ -200,7 +200,7 @@ def make_more(workplace: Workplace, server: Server) -> None:
 
 
 def _make_pickles(inputs: Path) -> None:
-    """A language model of fastai with its pickled words, and CoVe's encoder: PyTorch's own files."""
+    """Make a fastai language model with its pickled words, and CoVe's encoder: PyTorch's own files."""
     torch.manual_seed(0)
     names = ["xxunk", "xxpad", "xxbos", "xxeos", "the", "river", "hill"]
     weights = {"0.encoder.weight": torch.randn(len(names), 4)}
@@ -221,7 +221,7 @@ def _make_pickles(inputs: Path) -> None:
     torch.save(dict(nn.LSTM(16, 4, 2, bidirectional=True).state_dict()), inputs / "cove.pth")
 
 
-# Every command that writes. firth study and firth demo, which take minutes at least, are such commands in a row.
+# Every command that writes. firth study and firth demo, which take minutes at least, run such commands in sequence.
 COMMANDS = [
     Command("pretrain", ("pretrain", "recipe.toml", "--out", "out"), ("pretrain", "--resume", "out")),
     Command("finetune", ("finetune", "finetune.toml", "--out", "out"), ("finetune", "--resume", "out")),
@@ -269,7 +269,7 @@ COMMANDS = [
     Command("convert-openai", ("convert", "trained-gpt", "--as", "openai", "--out", "out"), most=20),
 ]
 
-# Every command that only answers, but for firth serve, whose work is a network.
+# Every command that only answers, except firth serve, which needs a network.
 ASKS = [
     Command("evaluate", ("evaluate", "./classifier", "--data", "dev.tsv")),
     Command("score", ("score", "--task", "classify", "--predictions", "predictions.jsonl", "--gold", "dev.tsv")),
@@ -307,7 +307,7 @@ def _in(folder: str, names: Sequence[str], command: tuple[str, ...]) -> dict[str
     return {f"{folder}/{name}": (f"{folder}/{name}", command) for name in names}
 
 
-# What is read, and by which command; the file is what a case damages.
+# What is read, and by which command; a case damages the file.
 READS: dict[str, tuple[str, tuple[str, ...]]] = {
     **{
         f"model/{name}": (f"classifier/model/{name}", _PREDICT)
@@ -333,7 +333,7 @@ READS: dict[str, tuple[str, tuple[str, ...]]] = {
     "run/recipe": ("run/recipe.toml", ("pretrain", "--resume", "run")),
     "labels": ("dev.tsv", _PREDICT),
 }
-# Those that make_more makes, and text itself.
+# The inputs that make_more makes, and plain text.
 MORE_READS: dict[str, tuple[str, tuple[str, ...]]] = {
     "text": ("text.txt", ("prepare", "text.txt", *_PREPARE)),
     "text.xz": ("packed.txt.xz", ("prepare", "packed.txt.xz", *_PREPARE)),

@@ -1,23 +1,23 @@
-"""Runs Firth's commands with faults put into them: one child process for each, forked from a warm one.
+"""Runs Firth's commands with injected faults, each in a child process forked from a warm one.
 
 Requests and answers are lines of JSON on stdin and stdout. Python reports every file-system event of a process to an
-audit hook before it happens; a fault is put in at the event of a number, counted under the folder ``root``:
+audit hook before it happens; a fault is injected at the event of a given number, counted under the folder ``root``:
 
     kill      SIGKILL: as a power cut, or the system's out-of-memory killer
-    stop      SIGTERM: as a system that shuts down
-    disk      from this event on, everything that takes room fails: the disk is full
+    stop      SIGTERM: as when the system shuts down
+    disk      from this event on, everything that takes disk space fails: the disk is full
     quota     the same, with the error of a quota
     readonly  from this event on, every change fails: the disk was mounted read-only
-    removed   the output is deleted by somebody else
-    socket    a library connects by itself
+    removed   somebody else deletes the output
+    socket    a library opens a connection of its own accord
     clock     from this event on, the clock is an hour behind
 
-Two kinds strike at a time, in seconds: ``time`` kills the process wherever it is, ``worker`` a process it started.
+Two kinds strike at a time in seconds: ``time`` kills the process wherever it is, ``worker`` a process it started.
 
-As ``torture_server.py sealed`` the server and all that it starts die when they make a socket of the Internet, also in
-code that is not Python and which no audit hook sees.
+As ``torture_server.py sealed`` the server and everything it starts die when they create an Internet socket, even in
+native code, which no audit hook sees.
 
-Reports are written without their plots: drawing takes most of a small run's time and touches no file.
+Reports are written without plots: drawing takes most of a small run's time and touches no file.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ from typing import Any
 
 import firth
 
-# By machine: the system's number of the architecture, and of the call socket(2).
+# By machine: the system's numbers of the architecture and of the call socket(2).
 _CALLS = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod"}
 AT_TIMES = ("time", "worker")
@@ -48,13 +48,13 @@ FAILS = {"disk": errno.ENOSPC, "quota": errno.EDQUOT, "readonly": errno.EROFS}
 TAKES_ROOM = {"open", "os.mkdir", "os.link", "os.symlink"}
 NETWORK = {"socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto", "socket.sendmsg"}
 EXECUTES = {"os.exec", "os.posix_spawn", "os.system", "subprocess.Popen"}
-# matplotlib asks the system which fonts there are, once.
+# matplotlib lists the system's fonts once.
 FONTS = {"fc-list", "system_profiler"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Watch:
-    """Counts the events of this process, and brings the fault about."""
+    """Counts the events of this process, and injects the fault."""
 
     def __init__(self, root: str, fault: dict[str, Any]):
         self.root, self.fault = root, fault
@@ -98,7 +98,7 @@ class Watch:
 
     def _strike(self, kind: str) -> None:
         if kind == "removed":
-            self.blind = True  # what is deleted here is no event
+            self.blind = True  # deletions here are not events
             out = Path(self.root, self.fault["out"])
             if out.is_dir():
                 shutil.rmtree(out, ignore_errors=True)
@@ -134,7 +134,7 @@ def child(request: dict[str, Any]) -> int:
     from firth.cli import main
 
     if fault.get("kind") == "time":
-        # The default action ends a process wherever it is, as SIGKILL does.
+        # The default action ends the process wherever it is, as SIGKILL does.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, fault["at"])
     try:
@@ -147,8 +147,8 @@ def child(request: dict[str, Any]) -> int:
     seen = {"events": watch.n_events, "outside": watch.outside[:5], "forbidden": watch.forbidden[:5]}
     sys.stdout.flush()
     sys.stderr.flush()
-    watch.blind = True  # what is written from here on is the harness's own
-    # Whole or not at all: a fault at a time may strike here too.
+    watch.blind = True  # from here on only the harness writes
+    # Whole or not at all: a timed fault may strike here too.
     whole = Path(request["seen"] + ".whole")
     whole.write_text(json.dumps(seen))
     whole.rename(request["seen"])
@@ -156,15 +156,15 @@ def child(request: dict[str, Any]) -> int:
 
 
 def seal() -> None:
-    """From here on a socket of the Internet ends the process by SIGSYS, and those it starts: a filter of seccomp(2)."""
+    """Make Internet sockets end this process and those it starts by SIGSYS, with a seccomp(2) filter."""
     architecture, call = _CALLS[platform.machine()]
     allow, kill = (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x80000000)
     program = [
         (0x20, 0, 0, 4),  # load the architecture
         (0x15, 0, 5, architecture),  # if it is another: allow
-        (0x20, 0, 0, 0),  # load the number of the call
+        (0x20, 0, 0, 0),  # load the system call number
         (0x15, 0, 3, call),  # if it is another: allow
-        (0x20, 0, 0, 16),  # load its first argument, the family of addresses
+        (0x20, 0, 0, 16),  # load its first argument, the address family
         (0x15, 2, 0, socket.AF_INET),
         (0x15, 1, 0, socket.AF_INET6),
         allow,
@@ -182,14 +182,14 @@ def seal() -> None:
 def serve() -> None:
     """Answer requests until stdin ends."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # All of the package before anything forks; so nothing is imported twice, and no library has started threads yet.
+    # Import the whole package before any fork: nothing is imported twice, and no library has started threads yet.
     for module in pkgutil.walk_packages(firth.__path__, "firth."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     importlib.import_module("firth.page").Report.plot = lambda self, title, figure: None
-    # PyTorch's optimizers import it when they are first made, and it makes an empty folder among temporary files.
+    # PyTorch's optimizers import it on first use, and it makes an empty temporary folder.
     importlib.import_module("torch._dynamo")
-    platform.processor()  # asks uname, once
+    platform.processor()  # calls uname once
     importlib.import_module("matplotlib.font_manager")  # reads the system's fonts, for reports
     sys.modules["torch"].set_num_threads(1)
     print("ready", flush=True)
@@ -209,9 +209,9 @@ def serve() -> None:
 
 
 def waited(pid: int, request: dict[str, Any]) -> tuple[int, int]:
-    """How a child ended, and the most memory it had, in kilobytes.
+    """The exit status of a child and its peak memory in kilobytes.
 
-    The first is its exit code, minus the signal that killed it, or 97 for one that took too long.
+    The status is its exit code, minus the signal that killed it, or 97 if it took too long.
     """
     fault, began = request.get("fault") or {}, time.monotonic()
     strikes = fault.get("kind") == "worker"

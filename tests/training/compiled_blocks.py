@@ -1,4 +1,4 @@
-"""Compiled blocks against plain ones, as a program: it says what holds, and fails at what does not."""
+"""Compiled blocks against plain ones, as a program: it reports each check and fails if one does not hold."""
 
 import copy
 import sys
@@ -71,7 +71,7 @@ def check_no_new_graph() -> None:
 
 
 def check_deterministic() -> None:
-    """The compiler is told in the context, though it was imported within it, and told otherwise after it."""
+    """The compiler's setting changes in the context, even if it was imported within it, and is restored after it."""
     assert "torch._inductor" not in sys.modules
     with deterministic():
         assert compile_regions(encoder(0.0), CPU, backend="aot_eager")

@@ -13,7 +13,7 @@ from firth.training.trainer import Trainer
 
 
 class Guess(Objective):
-    """One number per piece; the loss of a prediction is (number - 1)²: everything can be computed by hand."""
+    """One number per token; the loss of a prediction is (number - 1)²: everything can be computed by hand."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Adagrad as the published training of ELMo has it."""
+"""Adagrad as in ELMo's published training."""
 
 import dataclasses
 

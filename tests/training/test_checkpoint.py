@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, are read strictly, and survive what happens to disks."""
+"""Folders that appear completely or not at all, are read strictly, and survive disk failures."""
 
 import errno
 import json
@@ -71,7 +71,7 @@ def test_a_new_folder_takes_the_place_of_the_old(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fails_while_weights_are_written_says_why(tmp_path: Path) -> None:
-    """The library's own error has the reason as text only: a full disk was told as "Error while serializing"."""
+    """The library's own error has the reason only as text: a full disk was reported as "Error while serializing"."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
@@ -181,7 +181,7 @@ def test_recovery_after_a_kill_between_the_two_renames(tmp_path: Path, monkeypat
 
 
 def test_recovery_leaves_a_whole_folder_alone(tmp_path: Path) -> None:
-    """Killed after the second rename: the new folder stands, the old one is rubbish."""
+    """Killed after the second rename: the new folder is valid, the old one is garbage."""
     path = tmp_path / "x"
     write_folder(path, fill_with("two"))
     write_folder(tmp_path / ".x.old", fill_with("one"))
@@ -248,7 +248,7 @@ def test_a_checkpoint_holds_all_that_was_given(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_a_course_that_was_left_go(tmp_path: Path) -> None:
-    """After damage a run goes on from an older step: what it saves there counts, not the later ones."""
+    """After damage, a run resumes from an older step: the checkpoints that it then saves count, not the later ones."""
     for step in (5, 10, 15):
         save(tmp_path, step, keep=5)
     save(tmp_path, 7, keep=2)
@@ -323,7 +323,7 @@ def test_what_is_no_safetensors_file_is_named(tmp_path: Path, data: bytes | None
 
 
 def test_what_a_kill_has_left_half_deleted_goes_with_a_resume(tmp_path: Path) -> None:
-    """A run that is done saves no other checkpoint, which would clear it."""
+    """A finished run saves no other checkpoint, so nothing else would clear it."""
     save(tmp_path, 4)
     half = tmp_path / ".step-2.0123456789abcdef.tmp"
     (half / "train").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Processes that torchrun starts: how they join, with GPUs or without. Here there is no GPU and no second process."""
+"""Processes started by torchrun: how they join, with or without GPUs. Here there is no GPU and no second process."""
 
 import sys
 from typing import Any
@@ -36,7 +36,7 @@ def test_each_process_has_a_gpu_of_its_own_or_all_exchange_through_the_host(
 
 
 def test_sums_are_made_where_the_backend_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nccl sums tensors of the GPU only."""
+    """NCCL sums only tensors on the GPU."""
     moved: list[Tensor] = []
 
     def to_gpu(tensor: Tensor) -> Tensor:

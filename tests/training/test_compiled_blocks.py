@@ -1,4 +1,4 @@
-"""Compiled and recomputed blocks: the numbers of plain ones, and no new graph after the first batches."""
+"""Compiled and recomputed blocks: the results of plain ones, and no new graph after the first batches."""
 
 import copy
 import shutil
@@ -56,7 +56,7 @@ def check_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
 
 
 def test_recomputed_blocks_give_the_same_gradients(encoder: Bert) -> None:
-    """With dropout on: the second forward draws what the first one drew."""
+    """With dropout: the second forward pass samples the same masks as the first."""
     plain, tokens = copy.deepcopy(encoder), batch([5, 20, 3])
     names = list(encoder.state_dict())
     recompute_regions(encoder)

@@ -1,4 +1,4 @@
-"""What held-out scores decide while a run goes on: how far the rate falls, when it ends, when weights are averaged."""
+"""What held-out scores decide during a run: how far the learning rate falls, when it ends, when weights average."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def run_of(folder: Path, optim: OptimConfig, steps: int = 12, **config: Any) -> 
 
 @pytest.fixture
 def scores(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What a test puts in here comes out of the evaluations, one after the other."""
+    """Scores that a test puts in here are returned by the evaluations, one after the other."""
     given: list[float] = []
     left: Iterator[float] = iter(given)
     monkeypatch.setattr(HeldOut, "score", lambda self: {"guess_loss": 0.0, "loss": next(left)})
@@ -47,7 +47,7 @@ def rates(run: Path) -> list[float]:
 def test_the_rate_is_halved_whenever_the_loss_is_no_better_and_too_low_a_rate_ends_the_run(
     tmp_path: Path, scores: list[float]
 ) -> None:
-    """McCann et al.'s: three looks are no better, and an eighth of the rate is below the lowest."""
+    """McCann et al.'s: three evaluations are no better, and an eighth of the learning rate is below the lowest."""
     scores += [3.0, 2.0, 2.5, 1.0, 1.0, 1.5, 0.5]
     optim = OptimConfig(kind="sgd", decay=0.0, learning_rate=RATE, plateau_factor=0.5, min_learning_rate=0.2 * RATE)
     trainer = run_of(tmp_path / "run", optim)
@@ -59,7 +59,7 @@ def test_the_rate_is_halved_whenever_the_loss_is_no_better_and_too_low_a_rate_en
 
 
 def test_two_tenths_with_patience_are_the_annealing_of_taglm(tmp_path: Path, scores: list[float]) -> None:
-    """Two looks without a better score are a plateau; a rate that is just the lowest, rounded, is not below it."""
+    """Two evaluations without a better score are a plateau; a rate that rounds to the lowest is not below it."""
     scores += [2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0, 3.0]
     optim = OptimConfig(
         kind="adamw",
@@ -96,7 +96,7 @@ def test_weights_are_averaged_from_the_first_score_that_is_worse_than_the_best_s
 
 
 def test_the_kept_model_and_its_score_are_of_the_averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One parameter that goes to and fro: only its mean is near 1."""
+    """One parameter that oscillates: only its mean is near 1."""
     trainer = run_of(tmp_path / "run", OptimConfig(kind="sgd", decay=0.0, clip_norm=0.0, averaged_after=1), steps=30)
     trainer.rate = lambda step: 0.99  # (1 - 2·0.99) of the distance is left, on the other side
     kept: list[float] = []

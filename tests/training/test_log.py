@@ -1,4 +1,4 @@
-"""The log of a run: whole lines, cut back to where a checkpoint stands."""
+"""The log of a run: complete lines, truncated to the position of a checkpoint."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The optimisers against hand recursions, and their state there and back."""
+"""The optimisers against recursions by hand, and saving and restoring their state."""
 
 import subprocess
 import sys
@@ -66,7 +66,7 @@ def test_steps_are_those_of_the_recursion(kind: Any, decay: float) -> None:
 
 
 def test_a_parameter_that_rested_gets_its_own_correction() -> None:
-    """As with gradual unfreezing: the first update is one rate long, however long the others have been updated."""
+    """As in gradual unfreezing: the first update equals the rate, however long the others have been updated."""
     module = model()
     optimizer = make_optimizer(module, OptimConfig(kind="gpt_adam", learning_rate=0.01, decay=0.0, epsilon=1e-12))
     before = module.bias.detach().clone()
@@ -129,7 +129,7 @@ def test_parameters_are_grouped_by_the_scale_of_their_rate() -> None:
 
 
 def test_groups_are_the_same_in_every_order_of_scales() -> None:
-    """A resumed run finds its optimiser as it was."""
+    """A resumed run must find its optimiser unchanged."""
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     scales = {"0.weight": 0.25, "1.weight": 0.5}
     one = make_optimizer(module, OptimConfig(), scales).param_groups
@@ -203,7 +203,7 @@ def test_no_state_that_updates_leave_is_taken_for_damaged(kind: Any, n_updates: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_of_zeros_is_damaged(kind: Any) -> None:
-    """As a disk gives for what it has lost, before the checksum was made."""
+    """As a disk returns for lost data, if it was lost before the checksum was made."""
     module, optimizer = trained(kind, 3)
     zeros = {name: torch.zeros_like(tensor) for name, tensor in optimizer_tensors(module, optimizer).items()}
     with pytest.raises(ValueError, match="damaged"):
@@ -213,7 +213,7 @@ def test_a_state_of_zeros_is_damaged(kind: Any) -> None:
 
 
 def test_the_count_of_updates_stays_on_the_host() -> None:
-    """It is read at every update: on a card each parameter would wait for it."""
+    """It is read at every update: on a GPU each parameter would wait for it."""
     module = model().to("meta")
     optimizer = torch.optim.SGD(module.parameters())
     entries = {"updates": torch.tensor(3), "step": torch.tensor(1e9), "exp_avg": torch.zeros(2)}

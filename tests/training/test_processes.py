@@ -1,4 +1,4 @@
-"""The processes of one machine: what they exchange, and that none is left whatever happens."""
+"""The processes of one machine: what they exchange, and that none is left running, whatever happens."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def find_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(size: int, **message: Any) -> list[subprocess.Popen[bytes]]:
-    """Start a group that does one thing, and meet it; returns its other processes, which have ended."""
+    """Start a group for one task and join it; returns its other processes, which have ended."""
     children: list[subprocess.Popen[bytes]] = []
     try:
         with start_group(size, "group_worker", message) as group:
@@ -40,7 +40,7 @@ def test_one_process_is_no_group() -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_each_hears_all_in_their_order(size: int) -> None:
-    n_bytes = 3_000_000  # more than a socket holds
+    n_bytes = 3_000_000  # more than a socket buffer holds
     with (
         pytest.raises(KeyboardInterrupt),
         start_group(size, "group_worker", {"do": "meet", "n_bytes": n_bytes}) as group,
@@ -99,7 +99,7 @@ def test_none_outlives_the_leading_process() -> None:
     )
     assert leader.stdout is not None and leader.stdout.readline() == b"met\n"
     leader.kill()
-    # The others have its stderr too: it ends when the last of them has ended.
+    # The others share its stderr, which closes when the last of them has ended.
     assert leader.communicate()[1] == b""
 
 

@@ -1,4 +1,4 @@
-"""What one of four processes holds of BERT-base under full sharding, counted without the other three."""
+"""The share of BERT-base that one of four processes holds under full sharding, counted without the other three."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ VOCAB_SIZE = 30_522
 
 @pytest.fixture
 def one_of_four() -> Iterator[World]:
-    """The leading one of four processes, whose collective operations exchange nothing."""
+    """The leading process of four, with collective operations that exchange nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)

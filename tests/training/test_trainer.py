@@ -105,7 +105,7 @@ def test_the_best_model_on_held_out_text_is_kept(tmp_path: Path, monkeypatch: py
 
 
 def judged(run: Path, scores: list[float], **config: Any) -> Trainer:
-    """A trainer whose judge gives these scores one after the other."""
+    """A trainer whose judge returns these scores one after the other."""
     left = iter(scores)
     return trainer_of(
         run, [batch_of([0], 1)], judge=lambda: {"accuracy": next(left), "other": -1.0}, judged_by="accuracy",
@@ -116,7 +116,7 @@ def judged(run: Path, scores: list[float], **config: Any) -> Trainer:
 def test_the_judge_keeps_the_model_with_the_highest_score(tmp_path: Path) -> None:
     trainer = judged(tmp_path / "run", [0.25, 0.75, 0.5, 0.75])
     assert trainer.fit()
-    # Of equal scores the last, though patience runs on.
+    # Of equal scores the last one is kept, but patience is still counted down.
     assert (tmp_path / "run" / "model" / "step").read_text() == "4"
     assert (trainer.state.best, trainer.state.best_step, trainer.state.looks_since_best) == (0.75, 4, 2)
     events = [e for e in read_log(tmp_path / "run" / "log.jsonl") if e["event"] == "dev"]
@@ -163,7 +163,7 @@ def test_a_run_that_ended_early_stays_ended_when_it_is_resumed(tmp_path: Path) -
 
 
 def test_patience_is_remembered_over_a_stop(tmp_path: Path) -> None:
-    """Stopped after one look without a better score: the next one ends the run."""
+    """Stopped after one evaluation without a better score: the next one ends the run."""
     assert judged(tmp_path / "run", [0.5, 0.25], patience=2).fit()
     again = judged(tmp_path / "run", [0.25] * 4, patience=2)
     again.resume(lambda folder: again.objective.state_dict())
@@ -261,7 +261,7 @@ class AsksToStop(Objective):
 def test_a_long_step_ends_with_the_micro_batch_in_hand(
     tmp_path: Path, changes: bool, n_forwards: int, step: int
 ) -> None:
-    """Unless its forward passes have changed what a resumed run could not take back."""
+    """Unless its forward passes have changed state that a resumed run could not undo."""
     objective = AsksToStop(changes)
     trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)] * 5, objective=objective)
     assert not trainer.fit()
@@ -271,7 +271,7 @@ def test_a_long_step_ends_with_the_micro_batch_in_hand(
 
 
 class NeverReady:
-    """Micro-batches that take for ever to make; a stop is asked for meanwhile."""
+    """Micro-batches that take for ever to make; meanwhile a stop is requested."""
 
     def steps(self, start: Place, *, step: int, rank: int, world: int) -> Any:
         yield [batch_of([0], 1)], start
@@ -288,7 +288,7 @@ def test_a_run_stops_while_its_batches_are_made(tmp_path: Path) -> None:
 
 
 class ReadyLate(Fixed):
-    """A stop is asked for while the second step's micro-batches are made."""
+    """A stop is requested while the second step's micro-batches are made."""
 
     def steps(self, start: Place, *, step: int, rank: int, world: int) -> Any:
         for number, made in enumerate(super().steps(start, step=step, rank=rank, world=world)):
@@ -340,7 +340,7 @@ def checkpoint_of(tmp_path: Path) -> Path:
 
 
 def sealed(checkpoint: Path) -> None:
-    """A manifest that is right for what is there now."""
+    """Write a manifest that is correct for the current files."""
     inside = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
 
     def fill(folder: Path) -> None:

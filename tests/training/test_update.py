@@ -1,4 +1,4 @@
-"""Updates that several processes share: the weights and the state are those of one."""
+"""Updates shared by several processes: the weights and the state equal those of a single process."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ KINDS = ["bert_adam", "gpt_adam", "adamw", "adagrad", "sgd"]
 
 
 def model_of(seed: int = 1) -> nn.Module:
-    """Parameters that do not fit into equal shares, one that nothing reaches, and one that does not learn."""
-    # Not torch's own generator: processes that are threads of one test have that in common.
+    """Parameters that do not divide into equal shares, one without gradients, and one that is frozen."""
+    # Not torch's global generator: processes that are threads of one test share it.
     generator = torch.Generator().manual_seed(seed)
     model = nn.Module()
     for name, shape in {"table": (37, 9), "bias": (5,), "matrix": (20, 30), "alone": (70,), "fixed": (4,)}.items():
@@ -41,7 +41,7 @@ def gradient(name: str, shape: Any, step: int, slot: int) -> Tensor:
 
 
 def updates(update: Update, model: nn.Module, world: World, steps: range, n_slots: int = 3) -> list[float]:
-    """Steps of given gradients of three micro-batches; returns the norms."""
+    """Run steps with given gradients of three micro-batches; returns the norms."""
     norms = []
     for step in steps:
         update.clear()
@@ -75,7 +75,7 @@ def test_processes_together_do_what_one_does(kind: str, size: int) -> None:
     for rank, (theirs, their_state, their_norms) in enumerate(in_threads(size, lambda world: walk(world, kind))):
         torch.testing.assert_close(theirs, weights, rtol=1e-5, atol=1e-6)
         assert their_norms == pytest.approx(norms, rel=1e-5)
-        # The leading process has the state of all, as one has it alone.
+        # The leading process has the complete state, as a single process does.
         if rank == 0:
             torch.testing.assert_close(their_state, state, rtol=1e-5, atol=1e-6)
 

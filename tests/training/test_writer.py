@@ -1,4 +1,4 @@
-"""Checkpoints are written in a thread: training goes on, and what is written is of its own step."""
+"""Checkpoints are written in a thread: training continues, and each checkpoint has the state of its own step."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def saving(run: Path, **config: Any) -> Trainer:
 
 
 def saved(run: Path) -> dict[int, bytes]:
-    """All that each checkpoint holds of weights and optimiser, by step."""
+    """The weights and optimiser state in each checkpoint, by step."""
     names = ("model.safetensors", "train/optimizer.safetensors")
     return {n: b"".join((path / name).read_bytes() for name in names) for n, path in list_checkpoints(run)}
 

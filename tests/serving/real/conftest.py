@@ -15,7 +15,7 @@ from firth.inference.model import Model
 
 
 def write(folder: Path, predictor: Model | Baseline) -> None:
-    """A model folder of a model in memory."""
+    """Write a model in memory to a model folder."""
     if isinstance(predictor, Baseline):
         write_folder(folder, lambda new: write_baseline(new, predictor))
         return
@@ -37,7 +37,7 @@ def served_folders(
 
 @pytest.fixture(scope="session")
 def server(served_folders: dict[str, Path]) -> Iterator[Server]:
-    """A server of ``en``, which is firth-mini-en and the default, of ``ko``, firth-mini-ko, and of ``predictors``."""
+    """A server of ``en`` (firth-mini-en, the default), ``ko`` (firth-mini-ko) and the models of ``predictors``."""
     models = [f"{name}={folder}" for name, folder in served_folders.items()]
     with serving("en=firth-mini-en", "ko=firth-mini-ko", *models, *PATIENT) as running:
         yield running
@@ -45,7 +45,7 @@ def server(served_folders: dict[str, Path]) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def mini() -> Model:
-    """The library's firth-mini-en."""
+    """firth-mini-en, loaded by the library."""
     found = load("firth-mini-en", device="cpu")
     assert isinstance(found, Model)
     return found

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# A busy machine is no reason to refuse or to give up here.
+# Tests must not fail because a busy machine makes the server refuse or time out.
 PATIENT = ("--set", "timeout_ms=600000", "--set", "max_queue_ms=600000")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Server:
-    """A process, the address it serves at, and what it has said."""
+    """A process, its address, and its output so far."""
 
     process: subprocess.Popen[str]
     address: str
@@ -25,14 +25,14 @@ class Server:
         return int(self.address.rpartition(":")[2])
 
     def resident_bytes(self) -> int:
-        """Main memory that the process occupies."""
+        """The resident memory of the process, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[Server]:
-    """``firth serve`` on a free port. At the end it must stop by itself, without errors in its log."""
+    """Run ``firth serve`` on a free port. At the end it must stop by itself, without errors in its log."""
     command = [sys.executable, "-m", "firth", "serve", *arguments, "--port", "0"]
     process, said, reader = subprocess.Popen(command, stderr=subprocess.PIPE, text=True), list[str](), None
     assert process.stderr is not None
@@ -43,7 +43,7 @@ def serving(*arguments: str) -> Iterator[Server]:
                 break
         else:
             raise AssertionError("the server did not start: " + "".join(said))
-        # A full pipe would stop the server.
+        # A full pipe would block the server.
         reader = threading.Thread(target=said.extend, args=(process.stderr,))
         reader.start()
         yield Server(process=process, address=line.split(" at ")[1].strip(), said=said)

@@ -1,4 +1,4 @@
-"""The playground in a browser: every panel answers, in both languages, on wide and narrow screens, for everybody."""
+"""The playground in a browser: every panel works, in both languages, on wide and narrow screens, accessibly."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from visiting import NARROW, PATIENCE_MS, WIDE, Visit, opened_browser
 
 from firth.inference.model import Model
 
-# Each model with the panels that are used on its page; together they are all that there are.
+# Each model with the panels tested on its page; together they are all panels.
 PANELS = {
     "en": ("tokens", "input", "masks", "masking", "attention", "hidden", "learn", "layers", "similar"),
     "masked": ("next",),
@@ -98,7 +98,7 @@ def test_a_head_is_chosen_on_the_map_of_all(browser: Any, server: Server, mini: 
         button.click()
         assert panel.locator(".heads button[aria-pressed=true]").count() == 1
         assert button.get_attribute("aria-pressed") == "true"
-        # A line for each weight that can be seen, and a map of all.
+        # A line for each visible weight, and a map of all weights.
         assert panel.locator("svg line").count() == int((np.round(weights[layer, head] * 255) >= 5).sum())
         opaque = button.locator("canvas").evaluate(
             """map => [...map.getContext('2d').getImageData(0, 0, map.width, map.height).data]
@@ -152,7 +152,7 @@ def test_the_best_layer_is_named(browser: Any, server: Server) -> None:
     shown = visit.run("layers")
     assert re.search(r"Best layer: [0-4] \(\d+ %\); 95 % interval: [0-4]–[0-4]", shown), shown
     assert visit.panel("layers").locator("circle").count() == 5
-    # One layer is no choice.
+    # With one layer there is nothing to compare.
     visit.choose("words")
     assert "layers" not in visit.panels() and "hidden" in visit.panels()
     visit.context.close()
@@ -185,7 +185,7 @@ def test_it_is_used_without_a_mouse(browser: Any, server: Server) -> None:
     assert visit.page.evaluate("document.activeElement.type") == "submit" and outline != "none"
     visit.page.keyboard.press("Enter")
     panel.locator("meter").first.wait_for()
-    # The answer comes without the focus being lost.
+    # The answer arrives without losing the focus.
     assert visit.page.evaluate("document.activeElement.type") == "submit"
     visit.page.keyboard.press("Tab")
     visit.page.keyboard.press("Enter")

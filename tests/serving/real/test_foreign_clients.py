@@ -1,4 +1,4 @@
-"""Clients of other projects ask a running server; their answers are the library's own.
+"""Clients of other projects query a running server; they get the library's own answers.
 
 A client that is not installed is skipped; make test-serve installs all.
 """
@@ -18,12 +18,12 @@ from firth.inference.model import Model
 
 TEXTS = ["The old farmer sat on the bank of the river.", "A bank lent him money.", "강가에서 노래를 불렀다."]
 CLOSE = {"rtol": 0, "atol": 1e-5}
-# What other projects warn of is theirs to mend.
+# Warnings in other projects are theirs to fix.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def client(name: str) -> Any:
-    """The module of a client, or a skipped test."""
+    """The module of a client; the test is skipped if it is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -51,7 +51,7 @@ def test_tritons_client_in_binary_and_in_json(server: Server, mini: Model, binar
     found = asked.infer("en", [tensor(module, "text", TEXTS, binary=binary_in)], outputs=wanted, request_id="7")
     np.testing.assert_allclose(found.as_numpy("embedding"), mini.embed(TEXTS), **CLOSE)
     assert found.get_response()["id"] == "7" and found.get_response()["model_name"] == "en"
-    # Without outputs the client asks for all of them in binary.
+    # If no outputs are named, the client requests all of them in binary.
     found = asked.infer("en", [tensor(module, "text", TEXTS)])
     np.testing.assert_allclose(found.as_numpy("embedding"), mini.embed(TEXTS), **CLOSE)
 
@@ -120,7 +120,7 @@ def test_langchains_hugging_face_embeddings(server: Server, mini: Model) -> None
     made = client("langchain_huggingface").HuggingFaceEndpointEmbeddings(
         repo_id="firth/en", huggingfacehub_api_token="any"
     )
-    # Since 1.2 it refuses addresses, but takes a client of one.
+    # Since 1.2 it refuses addresses, but accepts a client created for one.
     made.client = client("huggingface_hub").InferenceClient(f"{server.address}/models/en/pipeline/feature-extraction")
     expected = mini.embed(TEXTS)
     np.testing.assert_allclose(made.embed_documents(TEXTS), expected, **CLOSE)
@@ -135,7 +135,7 @@ def test_langchains_hugging_face_endpoint(server: Server, predictors: dict[str, 
         do_sample=True,
         temperature=1.0,
         top_p=0.9,
-        typical_p=None,  # 0.95 unless said otherwise, which the server refuses
+        typical_p=None,  # the default is 0.95, which the server refuses
         seed=3,
     )
     assert made.invoke("the old") == predictors["gpt"].generate("the old", max_new_tokens=6, seed=3).text

@@ -1,4 +1,4 @@
-"""What keeps a server busy without asking anything, and what a long life costs it."""
+"""Idle connections that tie up a server, and its memory over a long life."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ BODY_S = 2
 
 @pytest.fixture(scope="module")
 def many_files() -> Iterator[int]:
-    """As many open files as the system allows this process. The server has to see to itself."""
+    """Raise this process's open-file limit as far as the system allows; the server must raise its own."""
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     yield most
@@ -32,7 +32,7 @@ def many_files() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def tiny(served_folders: dict[str, Path]) -> Iterator[Server]:
-    """A server of one small classifier, started with the few open files that many systems allow unless asked."""
+    """A server of one small classifier, started with the low default open-file limit of many systems."""
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, most), most))
     try:
@@ -89,7 +89,7 @@ def test_idle_connections(tiny: Server, many_files: int) -> None:
     with ExitStack() as stack:
         opened = [stack.enter_context(connect(tiny)) for _ in range(count)]
         others_are_answered(tiny)
-        # And so is each of them, when it asks in the end.
+        # The idle connections are answered too, once they send a request.
         for one in (opened[0], opened[count // 2], opened[-1]):
             post(one, "/predict", "the old farmer")
             assert answer(one)[0] == 200
@@ -127,7 +127,7 @@ def test_bodies_and_heads_that_never_end(tiny: Server) -> None:
 
 
 def test_memory_stays_where_it_is(tiny: Server) -> None:
-    """Texts of many lengths, since what is kept for each length would grow too."""
+    """Texts of many lengths, because caches per length would grow too."""
     words, rng = ["the", "old", "farmer", "walked", "river", "강가에서"], random.Random(1)
     bodies = [json.dumps({"inputs": " ".join(rng.choices(words, k=rng.randint(1, 20)))}).encode() for _ in range(1000)]
     requests = [head("/predict", f"content-length: {len(body)}") + body for body in bodies]

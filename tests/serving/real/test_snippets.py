@@ -1,4 +1,4 @@
-"""The examples of the documentation's page for clients, each run as it stands there, against a running server."""
+"""The examples on the documentation's clients page, each run unchanged against a running server."""
 
 import ast
 import json
@@ -14,15 +14,15 @@ from running import PATIENT, Server, serving
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "serving-clients.md"
 BLOCKS: list[tuple[str, str]] = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-# What other projects warn of is theirs to mend.
+# Warnings in other projects are theirs to fix.
 pytestmark = pytest.mark.filterwarnings("ignore")
-# Where the page's server is.
+# The address of the page's server.
 ADDRESS = "localhost:8080"
 
 
 @pytest.fixture(scope="module")
 def page_server(served_folders: dict[str, Path]) -> Iterator[Server]:
-    """A server of the models that the page names."""
+    """A server of the models named on the page."""
     with serving(f"spam={served_folders['classify']}", f"story={served_folders['gpt']}", *PATIENT) as running:
         yield running
 
@@ -58,7 +58,7 @@ def test_the_programs_run(page_server: Server, block: str) -> None:
     answers = 0
     for line in ast.parse(block.replace(ADDRESS, page_server.address.removeprefix("http://"))).body:
         if isinstance(line, ast.Expr):
-            # A stream is read to its end; what is no stream lists its fields, rows or labels.
+            # Reads a stream to its end; any other result lists its fields, rows or labels.
             answers += bool(list(eval(compile(ast.Expression(line.value), PAGE.name, "eval"), names)))
         else:
             exec(compile(ast.Module([line], []), PAGE.name, "exec"), names)

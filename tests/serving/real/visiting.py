@@ -25,7 +25,7 @@ PATIENCE_MS = 120_000
 
 @contextmanager
 def opened_browser() -> Iterator[Any]:
-    """Chromium, as the system has it; what needs it is skipped where it is missing."""
+    """The system's Chromium; tests that need it are skipped if it is missing."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make test-serve")
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
@@ -37,7 +37,7 @@ def opened_browser() -> Iterator[Any]:
 
 
 class Visit:
-    """A page of the playground, and what it did that it must not."""
+    """A page of the playground, and the forbidden things it did."""
 
     def __init__(self, browser: Any, address: str, width: int, scheme: str = "light"):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -68,7 +68,7 @@ class Visit:
         self.page.wait_for_function("old => document.documentElement.lang === 'ko' && !old.isConnected", arg=old)
 
     def choose(self, model: str) -> None:
-        """The page of a model; its panels are other elements than those before."""
+        """Open the page of a model; its panels are new elements."""
         if self.page.input_value("#model") == model:
             return
         old = self.page.query_selector("section")
@@ -79,7 +79,7 @@ class Visit:
         return self.page.locator(f"section[data-panel='{name}']")
 
     def run(self, name: str) -> str:
-        """Use a panel with the texts that it proposes; its answer's text."""
+        """Run a panel with its suggested texts; returns the text of its answer."""
         panel = self.panel(name)
         panel.locator("button[type=submit]").click()
         panel.locator(".answer[aria-busy=false]").wait_for(state="attached")
@@ -87,15 +87,15 @@ class Visit:
         return str(panel.locator(".answer").inner_text())
 
     def panels(self) -> list[str]:
-        """The names of the panels that there are."""
+        """The names of the panels on the page."""
         return [str(one.get_attribute("data-panel")) for one in self.page.locator("section").all()]
 
     def overflow(self) -> int:
-        """Pixels by which the page is wider than the window."""
+        """The number of pixels by which the page is wider than the window."""
         return int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
     def violations(self) -> list[str]:
-        """What axe-core finds that is serious or critical."""
+        """The serious and critical violations that axe-core finds."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe: make test-serve")

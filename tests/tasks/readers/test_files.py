@@ -1,4 +1,4 @@
-"""Opening labelled files: packing, encodings, line numbers, tables; and the collection of bad rows."""
+"""Opening labelled files: compression, encodings, line numbers, tables; and the collection of bad rows."""
 
 import gzip
 import lzma
@@ -32,7 +32,7 @@ Pack = Callable[[bytes], bytes]
 def test_lines_keep_their_numbers(tmp_path: Path, suffix: str, pack: Pack, mark: bytes) -> None:
     path = tmp_path / f"a.tsv{suffix}"
     path.write_bytes(pack(mark + "a\tb\r\n\n두\u2028\x0c줄\r\nlast".encode()))
-    # Only line feeds end lines: other separators that Unicode knows are text.
+    # Only line feeds end lines: other Unicode line separators are text.
     assert list(read_lines(path)) == [(1, "a\tb"), (2, ""), (3, "두\u2028\x0c줄"), (4, "last")]
 
 
@@ -59,14 +59,14 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, data: bytes, messa
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
 def test_a_pipe_is_no_file_of_examples(tmp_path: Path, name: str) -> None:
-    """Its reader would wait for a writer; and columns are guessed in one pass and read in another."""
+    """Reading a pipe would wait for a writer; and columns are guessed in one pass and read in another."""
     os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match=r"cannot be read: not a regular file \(a pipe\?\); write what it gives"):
         list(read_lines(tmp_path / name))
 
 
 def test_a_line_that_no_text_has_is_not_read(tmp_path: Path) -> None:
-    """A few kilobytes that unpack to one line of any length."""
+    """A few kilobytes can decompress to one line of any length."""
     longest = b"a" * 2**24
     for name, pack in (("a.tsv", bytes), ("a.tsv.gz", gzip.compress)):
         (tmp_path / name).write_bytes(pack(b"ok\n" + longest))
@@ -140,7 +140,7 @@ def test_json_errors_name_the_line(tmp_path: Path) -> None:
         read_json_document(path)
 
 
-# Damage that is no error of the JSON's grammar.
+# Damage that is not reported as a JSON syntax error.
 NO_JSON = {
     '{"a": "\\ud800"}': "half of a surrogate pair",
     '{"a": 1, "b": {"c": 2, "c": 3}}': "the key 'c' comes twice",
@@ -196,7 +196,7 @@ def test_report_tells_everything_met() -> None:
 
 def test_without_a_look_at_ids_none_is_kept() -> None:
     class Name(str):
-        """A string that can be watched."""
+        """A string that can be weakly referenced."""
 
     last: list[weakref.ref[Name]] = []
 

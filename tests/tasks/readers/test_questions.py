@@ -1,4 +1,4 @@
-"""SQuAD files: what is read, and every way an answer can be wrong."""
+"""SQuAD files: what is read, and every way in which an answer can be wrong."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_squad2_with_and_without_answer() -> None:
         "q1",
         "Normandy",
     )
-    assert second.answers == () and second.id == "q2"  # plausible answers are none
+    assert second.answers == () and second.id == "q2"  # plausible answers do not count as answers
     assert [r.answers for r in read_squad(path, Problems(), labelled=False)] == [None, None]
 
 

@@ -1,4 +1,4 @@
-"""Sentences with tags, from every format; their spans, documents, and what is refused."""
+"""Tagged sentences from every format; their spans, documents, and what is refused."""
 
 import unicodedata
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Texts and pairs from TSV, CSV and JSONL, by columns given and by columns found."""
+"""Texts and pairs from TSV, CSV and JSONL, with columns given or detected."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""SST-5's trees and claims with evidence, on fixtures made by hand in the published forms."""
+"""SST-5's trees and claims with evidence, on hand-made fixtures in the published formats."""
 
 import json
 from pathlib import Path
