@@ -108,7 +108,7 @@ def test_what_was_made_of_a_folder_within_it_is_not_its_text(
     shutil.copy(tiny_text, folder / "a.txt")
     shutil.copytree(tiny_vocab, folder / "vocab")
     before = prepare([folder], folder / "vocab", folder / "corpus", workers=1)
-    assert f"{folder / 'vocab'}: not read" in capsys.readouterr().err
+    assert f"{folder / 'vocab'}: skipped" in capsys.readouterr().err
     assert prepare([folder], folder / "vocab", folder / "second", workers=1) == before
     sources = json.loads((folder / "second" / "manifest.json").read_text())["sources"]
     assert [Path(source["path"]).name for source in sources] == ["a.txt"]
