@@ -78,4 +78,4 @@ def test_the_last_line_of_the_first_log_that_has_one_is_shown(tmp_path: Path, mo
     status.show_last_of(logs)
     logs["begun"].write_text("세 걸음" * 1000 + "\n끝", "utf-8")
     status.show_last_of({"begun": logs["begun"]})
-    assert stream.getvalue() == "begun: training  27%  (and 3 beside it)\nbegun: 끝\n"
+    assert stream.getvalue() == "begun: training  27%  (and 3 more)\nbegun: 끝\n"

@@ -161,7 +161,7 @@ class Status:
         lines = ((name, _last_line(log)) for name, log in logs.items())
         first = next(((name, line) for name, line in lines if line), None)
         if first is not None:
-            others = f"  (and {len(logs) - 1} beside it)" if len(logs) > 1 else ""
+            others = f"  (and {len(logs) - 1} more)" if len(logs) > 1 else ""
             self.show(f"{first[0]}: {first[1]}{others}")
 
     def clear(self) -> None:

@@ -122,9 +122,9 @@ def test_a_text_of_control_characters_is_one_without_words(serve: Serve) -> None
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b'{"inputs": NaN}', "NaN, which is no JSON number"),
-        (b'{"inputs": [Infinity]}', "Infinity, which is no JSON number"),
-        (b'{"inputs": {"a": -Infinity}}', "-Infinity, which is no JSON number"),
+        (b'{"inputs": NaN}', "NaN, which is not a JSON number"),
+        (b'{"inputs": [Infinity]}', "Infinity, which is not a JSON number"),
+        (b'{"inputs": {"a": -Infinity}}', "-Infinity, which is not a JSON number"),
         (b'{"inputs": -1e400}', "too large"),
         (b'{"inputs": "a", "parameters": {"top_k": 1, "top_k": 2}}', "'top_k' twice"),
         (b'{"inputs": [{"name": "text", "name": "text"}]}', "'name' twice"),

@@ -4,7 +4,8 @@ import json
 import math
 from typing import Any
 
-from firth.errors import InputError, printable
+from firth.errors import InputError
+from firth.json_rules import JsonRuleError, refuse_constant, unique_keys
 
 _DEPTH = 32
 
@@ -17,29 +18,20 @@ def parse_json(data: bytes) -> Any:
         raise InputError(f"the body is not UTF-8: byte {error.start} is wrong") from None
     try:
         value = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite, parse_int=_integer
+            text,
+            object_pairs_hook=unique_keys,
+            parse_constant=refuse_constant,
+            parse_float=_finite,
+            parse_int=_integer,
         )
     except json.JSONDecodeError as error:
         raise InputError(f"the body is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}") from None
+    except JsonRuleError as error:
+        raise InputError(f"the body has {error}") from None
     except RecursionError:
         raise InputError(f"the body is nested more than {_DEPTH} levels deep") from None
     _check(value, 0)
     return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen = set[str]()
-        for name, _ in pairs:
-            if name in seen:
-                raise InputError(f"the body has the key {printable(name)!r} twice in one object")
-            seen.add(name)
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise InputError(f"the body has {name}, which is no JSON number")
 
 
 def _finite(text: str) -> float:

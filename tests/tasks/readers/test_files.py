@@ -143,9 +143,9 @@ def test_json_errors_name_the_line(tmp_path: Path) -> None:
 # Damage that is not reported as a JSON syntax error.
 NO_JSON = {
     '{"a": "\\ud800"}': "half of a surrogate pair",
-    '{"a": 1, "b": {"c": 2, "c": 3}}': "the key 'c' comes twice",
-    '{"a": [NaN]}': "NaN is no number of JSON",
-    '{"a": -Infinity}': "-Infinity is no number of JSON",
+    '{"a": 1, "b": {"c": 2, "c": 3}}': "it has the key 'c' twice in one object",
+    '{"a": [NaN]}': "it has NaN, which is not a JSON number",
+    '{"a": -Infinity}': "it has -Infinity, which is not a JSON number",
     '{"a": ' + "1" * 5000 + "}": "cannot be parsed",
     '{"a": ' + "[" * 100_000: "cannot be parsed",
 }

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from firth.errors import InputError
 from firth.files import nearest
+from firth.json_rules import JsonRuleError, refuse_constant, unique_keys
 from firth.text.archives import BROKEN_ARCHIVE, open_packed
 from firth.text.encodings import conversion, is_utf16, wide_encoding
 from firth.text.records import Record
@@ -226,33 +227,17 @@ def read_json_document(path: Path) -> Any:
 
 
 def _json_of(text: str) -> Any:
-    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+    value = json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
     if "\\u" in text:  # an escape may be a lone surrogate, which no file of answers could hold
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
-        raise _StrictError(f"the key {twice!r} comes twice")
-    return found
-
-
-def _no_number(name: str) -> Any:
-    raise _StrictError(f"{name} is no number of JSON")
-
-
-class _StrictError(ValueError):
-    """JSON that Python reads but RFC 8259 does not allow."""
-
-
 def _why(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return error.msg
-    if isinstance(error, _StrictError):
-        return str(error)
+    if isinstance(error, JsonRuleError):
+        return f"it has {error}"
     return "half of a surrogate pair" if isinstance(error, UnicodeEncodeError) else "cannot be parsed"
 
 
