@@ -20,7 +20,7 @@ from firth.serving.engine import Caller
 from firth.serving.forward import Forward, Job, Prepared
 from firth.serving.scheduler import QueuedRow
 from firth.serving.server import listen, named_models
-from firth.serving.strict_json import _unique, parse_json
+from firth.serving.strict_json import parse_json
 
 KEY = "a-key-of-sixteen-letters"
 
@@ -581,24 +581,6 @@ def test_json_that_is_fine_is_read_as_it_is() -> None:
     assert parse_json('{"a": [1, -2.5, null, true, "강"]}'.encode()) == {"a": [1, -2.5, None, True, "강"]}
     with pytest.raises(InputError, match="digits"):
         parse_json(b"9" * 30)
-
-
-class Counted(str):
-    """A key that counts how often it is compared with another key."""
-
-    n_compared = 0
-    __hash__ = str.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        Counted.n_compared += 1
-        return str.__eq__(self, other)
-
-
-def test_a_key_twice_is_found_without_comparing_all_with_all() -> None:
-    names = [Counted(n) for n in [*range(1000), 999]]
-    with pytest.raises(InputError, match="'999' twice"):
-        _unique([(name, None) for name in names])
-    assert Counted.n_compared < 10 * len(names)
 
 
 def test_limits_are_above_zero() -> None:
