@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import gc
 import os
 import random
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ settings.register_profile("firth", deadline=None)
 settings.load_profile("firth")
 # No test depends on surviving a power cut, and each of the tens of thousands of fsync calls takes milliseconds.
 os.fsync = lambda file: None
+# Modules and thousands of tests stay to the end: no collection of garbage walks them again, 0.3 s each time.
+gc.disable()
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves send nothing either
 
 
@@ -89,12 +92,19 @@ def plots_are_not_drawn(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Switch off the shape and type checks of calls, so that wrong arguments reach the code, as users' do."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+# The folders whose tests check shapes and types at each call: every layer, model, objective, task and system is called
+# there. Elsewhere whole jobs call them again, thousands of times, and a check takes as long as a tiny layer.
+_CHECKED = {"contract", "convert", "layers", "models", "objectives", "parity", "tasks"}
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    unchecked = item.get_closest_marker("unchecked") or item.path.parent.name not in _CHECKED
+    jaxtyping.config.update("jaxtyping_disable", bool(unchecked))
 
 
 @pytest.fixture(scope="session")

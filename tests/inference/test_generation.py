@@ -191,7 +191,7 @@ def test_a_text_without_pieces(text: str) -> None:
         ({"top_p": 1.1}, "top_p=1.1"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, object], words: str, unchecked: None) -> None:
+def test_options_that_cannot_be(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         model().generate("a1", **options)  # type: ignore[call-overload]
 
