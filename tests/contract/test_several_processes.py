@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,12 @@ STREAM = ("lstm", "train.micro_batches=3")
 
 
 @pytest.fixture
-def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As where PyTorch has two threads. A run that ends sets that many again: all tests after it would wait for them."""
+    before = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    yield
+    torch.set_num_threads(before)
 
 
 def at_step(number: int, then: Any, monkeypatch: pytest.MonkeyPatch) -> None:
