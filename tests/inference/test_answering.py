@@ -185,6 +185,7 @@ def test_a_record_of_another_task(loaded: dict[str, Loaded]) -> None:
         ("regress", None, "a text, a pair of texts"),
         ("tag", 5, "a text or a list of words"),
         ("tag", ["a", 5], "a text or a list of words"),
+        ("tag", {"tokens": ["a", " "]}, "a list of words, none of them empty"),
         ("answer", "who?", '"question": …, "context"'),
         ("answer", {"question": "who?"}, '"question": …, "context"'),
         ("choose", "a", '"choices"'),

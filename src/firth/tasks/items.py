@@ -79,7 +79,7 @@ def record_of(task: str, item: Any, unit: str = "word") -> Record:
 
 _EXPECTED: dict[type, str] = {
     Text: 'a text, a pair of texts, or {"text": …, "second": …}',
-    Tagged: "a text or a list of words",
+    Tagged: "a text or a list of words, none of them empty",
     Question: '{"question": …, "context": …} or a pair of texts',
     Choice: '{"text": …, "question": …, "choices": […]}',
 }
@@ -101,6 +101,8 @@ def _joined(words: Sequence[Any]) -> Tagged:
     """Join words by spaces."""
     spans, at = [], 0
     for word in map(_string, words):
+        if not word.strip():
+            raise ValueError
         spans.append((at, at + len(word)))
         at += len(word) + 1
     return Tagged(" ".join(words), tuple(spans))
