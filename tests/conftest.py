@@ -16,7 +16,8 @@ settings.register_profile("firth", deadline=None)
 settings.load_profile("firth")
 # No test depends on surviving a power cut, and each of the tens of thousands of fsync calls takes milliseconds.
 os.fsync = lambda file: None
-# Modules and thousands of tests stay to the end: no collection of garbage walks them again, 0.3 s each time.
+# Modules and tests live to the end. pytest_collection_finish exempts them from garbage collection, which would
+# otherwise traverse them in every full pass: 0.3 s each.
 gc.disable()
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves send nothing either
 
@@ -92,8 +93,8 @@ def plots_are_not_drawn(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-# The folders whose tests check shapes and types at each call: every layer, model, objective, task and system is called
-# there. Elsewhere whole jobs call them again, thousands of times, and a check takes as long as a tiny layer.
+# Tests in these folders check shapes and types at each call. Together they call every layer, model, objective, task and
+# system. Tests elsewhere run whole jobs of thousands of calls, and a check takes as long as a tiny layer.
 _CHECKED = {"contract", "convert", "layers", "models", "objectives", "parity", "tasks"}
 
 

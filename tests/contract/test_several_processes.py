@@ -30,7 +30,7 @@ STREAM = ("lstm", "train.micro_batches=3")
 
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As where PyTorch has two threads. A run that ends sets as many again, and all tests after it would compute so."""
+    """PyTorch reports two threads. A run that ends sets this number again, so the real one is restored afterwards."""
     before = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     yield

@@ -120,13 +120,13 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 
 
 def torchrun(n: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run each job with ``n`` processes of torchrun; returns the first one's report on each job."""
+    """Run each job in ``n`` processes under torchrun; returns the report of rank 0 on each job."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
     return launch(launcher, folder, jobs, rank=0)
 
 
 def fork(n: int, folder: Path, jobs: list[dict[str, Any]], *, rank: int = 0) -> list[dict[str, Any]]:
-    """The same with processes that start as copies of one, which saves each the seconds of its imports."""
+    """The same in processes forked from one that has imported everything, which saves seconds in each."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     names = {"FORKS": n, "RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_PORT": port}

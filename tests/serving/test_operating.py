@@ -46,7 +46,7 @@ WITH_KEY = {"authorization": f"Bearer {KEY}"}
 
 @pytest.fixture(autouse=True)
 def garbage_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start or a reload in this process would walk all that the tests before it hold: seconds."""
+    """Skip the collection at a start or reload: in this process it would traverse all that earlier tests hold."""
     for module in (admin, server):
         monkeypatch.setattr(module, "forget_garbage", lambda: None)
 
