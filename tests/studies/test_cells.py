@@ -145,6 +145,9 @@ def test_what_a_chosen_cell_reads_is_made_before_and_one_that_runs_alone_has_all
     ]
     facts = run_study(study, tmp_path, only=["second"], workers=2, tell=lambda _: None)
     assert facts == {"first": {"threads": "4"}, "second": {"threads": "2"}} and made == ["a"]
+    assert run_study([StudyCell("only", threads, {})], tmp_path / "b", workers=2, tell=lambda _: None) == {
+        "only": {"threads": "4"}
+    }
 
 
 def test_chosen_cells_bring_what_they_need() -> None:

@@ -116,7 +116,7 @@ def run_cells(
         ready = done(cells, out)
         todo = [cell for cell in cells if cell.name not in ready]
         cpus = cpu_count() if cluster is None else cluster.cpus
-        workers = workers or cpus
+        workers = min(workers or cpus, max(len(todo), 1))
         tell(f"{len(cells)} cells, {len(ready)} done; {workers} at a time")
         # Each cell gets its share of the CPUs.
         share = max(cpus // workers, 1)
