@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import firth.training.trainer as trainer_module
 from firth.errors import ConfigError
 from firth.finetuning import runs as job
+from firth.finetuning import several
 from firth.finetuning.finetune import Finetuned, resume, run_resolved
 from firth.finetuning.resolve import resolve
 from firth.finetuning.several import count_processes
@@ -93,6 +94,25 @@ def test_stopped_and_resumed_it_is_equal_bit_for_bit(
     ours = state(tmp_path / "parts")
     assert all(torch.equal(tensor, ours[name]) for name, tensor in state(tmp_path / "whole").items())
     assert len(done.results["runs"]) == 2 and not list((tmp_path / "parts").glob("runs/*/checkpoints"))
+
+
+def test_a_run_that_began_with_one_process_resumes_with_one(
+    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its updates have one part. A second process would have none, and the first must not leave it half of them."""
+    tuned(recipe, tmp_path / "whole", processes=1)
+    with monkeypatch.context() as patch:
+        stop_at(4, patch)
+        with pytest.raises(KeyboardInterrupt):
+            tuned(recipe, tmp_path / "parts", processes=1)
+    with pytest.raises(ConfigError, match="--processes 2: at most 1 can share an update of 1 train.micro_batches"):
+        resume(tmp_path / "parts", silent, processes=2)
+    monkeypatch.setattr(several, "SHORT_RUN_FLOPS", 0)
+    monkeypatch.setattr(several.torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    resume(tmp_path / "parts", silent)
+    ours = state(tmp_path / "parts")
+    assert all(torch.equal(tensor, ours[name]) for name, tensor in state(tmp_path / "whole").items())
 
 
 def test_what_processes_cannot_share_is_refused(recipe: dict[str, Any], tmp_path: Path) -> None:

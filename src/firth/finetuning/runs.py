@@ -388,9 +388,15 @@ class Runs:
 
 
 def resolve_stored(out: Path) -> Resolved:
-    """Resolve the recipe stored in a fine-tuning's folder, with its keys translated to today's."""
+    """Resolve the recipe stored in a fine-tuning's folder, with its keys translated to today's.
+
+    Folders of earlier versions leave the number of micro-batches open if the run began with one process: it is 1.
+    """
     today = with_new_names(read_toml(out / RECIPE))
-    return resolve(today | {"head": with_network(today.get("head", {}))}, {}, str(out / RECIPE))
+    found = resolve(today | {"head": with_network(today.get("head", {}))}, {}, str(out / RECIPE))
+    train = found.recipe.train
+    fixed = dataclasses.replace(train, micro_batches=train.micro_batches or 1)
+    return found._replace(recipe=dataclasses.replace(found.recipe, train=fixed))
 
 
 def train_beside(out: Path, number: int, seed: int, world: World) -> None:

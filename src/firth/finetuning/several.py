@@ -26,7 +26,8 @@ def count_processes(
         if asked > 1 and alone:
             raise ConfigError(f"--processes {asked}: {alone}: leave it out")
         if asked > most:
-            raise ConfigError(f"--processes {asked}: at most {most} can share an update of {most} examples or parts")
+            of_the = "train.micro_batches" if recipe.train.micro_batches else "examples"
+            raise ConfigError(f"--processes {asked}: at most {most} can share an update of {most} {of_the}")
         return asked
     n_parameters = sum(p.numel() for p in model.parameters())
     # A run that resumes keeps its parts, however short it is.
@@ -46,7 +47,10 @@ def _alone(model: TaskModel, machine: Machine, frozen: bool) -> str:
 
 
 def for_processes(recipe: Finetune, n: int) -> Finetune:
-    """The recipe with updates in at least ``n`` parts, so that the batches stay the same when it resumes."""
-    if n == 1 or recipe.train.micro_batches:
+    """Set the number of micro-batches: as given, else one for each of ``n`` processes.
+
+    The recipe stores the number, so batches are the same for any number of processes that resume the run.
+    """
+    if recipe.train.micro_batches:
         return recipe
     return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, micro_batches=n))
