@@ -1,4 +1,4 @@
-"""Fitting TF-IDF with a linear model: it learns, it chooses on what it has not seen, and it is the same each time."""
+"""Fitting TF-IDF with a linear model: it learns, it selects on unseen examples, and it is deterministic."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ GRAMS = (GramConfig(words=1, longest=0), GramConfig(words=1, shortest=2, longest
 
 
 def told(n: int = 1) -> list[Text]:
-    """Verbs tell the label, things do not."""
+    """Verbs determine the label, things do not."""
     verbs = {"open": "read", "scan": "read", "send": "write", "reply": "write", "erase": "delete"}
     told = [(f"{verb} the {thing}", label) for verb, label in verbs.items() for thing in THINGS]
     return [Text(f"{text} {i}", label) for i in range(n) for text, label in told]
@@ -41,7 +41,7 @@ def test_words_of_a_class_are_learned() -> None:
     assert [answer.label for answer in answers] == ["read", "write", "delete"]  # type: ignore[union-attr]
     assert all(abs(sum(a.probabilities.values()) - 1) < 1e-9 for a in answers)  # type: ignore[union-attr]
     assert found.chosen.score > 0.9 and "cross-validation over 5 folds" in found.by
-    # Every way that was tried, and the unseen outputs of the one that was chosen.
+    # All settings that were tried, and the held-out outputs of the chosen one.
     assert len(found.tried) == len(GRAMS) + 5 and len(found.outputs) == len(found.records) == 40
     best = weightiest(found.model, 3)
     assert set(best) == set(LABELS) and any("erase" in name for name, _ in best["delete"])
@@ -101,7 +101,7 @@ def test_values_of_pairs_follow_what_the_texts_share() -> None:
         return score_values(records, answers, ())["pearson"]
 
     found = fit_tfidf("regress", (), pairs, [], score, grams=GRAMS[:1])
-    # The order and the words themselves say nothing: only what is shared does.
+    # Only the number of shared words matters, not the words or their order.
     assert found.chosen.score > 0.8 and found.model.config.pairs
     low, high = (
         found.model.answers([Text("w1 w2 w3 w4 w5 w6", second=second)])[0]
@@ -147,7 +147,7 @@ def test_folds_keep_groups_together_and_spread_labels_and_sizes() -> None:
 
 
 def test_folds_without_groups_stay_as_recorded() -> None:
-    """Recorded scores of baselines were made with these."""
+    """Recorded baseline scores depend on these folds."""
     assert [sorted(r.text for r in ask)[:2] for _, ask in folds_of(told(), 5)] == [
         ["erase the folder 0", "erase the table 0"],
         ["erase the letter 0", "erase the page 0"],

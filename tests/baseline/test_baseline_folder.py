@@ -1,4 +1,4 @@
-"""The folder of a baseline: written, read back alike, and refused when it is damaged."""
+"""The folder of a baseline: it reads back as written, and is refused if damaged."""
 
 import json
 import os

@@ -30,7 +30,7 @@ def test_a_word_gets_its_commonest_tag_and_a_new_one_that_of_rare_words() -> Non
     )
     (answer,) = model.answers([tagged("Eve is in New York", "")])
     assert answer.tags == ("B-PER", "O", "O", "B-LOC", "I-LOC")
-    # York is I-LOC in two of three places; of the words that occur once, four of six are B-PER.
+    # York is I-LOC in two of three occurrences; of the six words that occur once, four are B-PER.
     assert answer.probabilities == (4 / 6, 1.0, 1.0, 1.0, 2 / 3)
     assert answer.entities == (Entity("PER", 0, 3, "Eve", 4 / 6), Entity("LOC", 10, 18, "New York", (1 + 2 / 3) / 2))
 

@@ -1,4 +1,4 @@
-"""n-grams and their weights: as scikit-learn counts them, in any lots, for any text."""
+"""n-grams and their weights: equal to scikit-learn's, for any batch size and any text."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ TEXTS = [
 
 
 def dense(texts: list[str], vocabulary: Vocabulary, config: GramConfig) -> np.ndarray:
-    """Columns in the order of the n-grams' text."""
+    """The weights, with columns sorted by n-gram."""
     order = sorted(range(len(vocabulary)), key=lambda i: vocabulary.grams[i])
     return tfidf(texts, vocabulary, config).toarray()[:, order]
 

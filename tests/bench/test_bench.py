@@ -38,7 +38,7 @@ def test_a_size(model: str) -> None:
 
 
 def test_a_run_keeps_its_sizes(tiny_run: Path) -> None:
-    # Its rows are shorter than those of a new model: 64 positions are all it has.
+    # Its sequences are shorter than those of a new model: it has only 64 positions.
     before = sorted(tiny_run.rglob("*"))
     result = bench(f"{tiny_run}/", repeats=1, n_texts=5, batch_tokens=256)
     assert [rate.name for rate in result.rates][-2:] == ["pre-training step", "loader, one thread"]
@@ -47,7 +47,7 @@ def test_a_run_keeps_its_sizes(tiny_run: Path) -> None:
 
 @pytest.mark.parametrize("task", ["classify", "pretraining"])
 def test_other_folders(tmp_path: Path, task: str) -> None:
-    """A fine-tuned model has no pre-training; one without next-sentence prediction reads documents."""
+    """A fine-tuned model has no pre-training step; one without next-sentence prediction reads documents."""
     tokenizer = plain_tokenizer(100)
     encoder = Bert(BertConfig(vocab_size=100, width=16, n_layers=1, n_heads=2, feed_forward_width=16))
     options = ClassifyConfig(labels=("a", "b"))

@@ -1,4 +1,4 @@
-"""Timing in turn, rates and shares, the facts of a machine."""
+"""Interleaved timing, throughput, % of peak, and the facts of a machine."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from firth.bench.measure import Spread, Work, in_turn, machine_facts, matrix_pro
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """A clock that only the work itself moves."""
+    """A clock that only the work itself advances."""
     now = [0.0]
     monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(measure, "PRODUCT", (2, 3, 4))
@@ -29,7 +29,7 @@ def test_contestants_take_turns(clock: list[float]) -> None:
     a, b = [9.0, 1.0, 5.0, 2.0], [9.0, 3.0, 4.0, 8.0]
     spreads = in_turn({"a": lambda: work("a", a), "b": lambda: work("b", b)}, 3)
     assert order == ["a", "b"] * 4
-    # The first of each warms up and does not count.
+    # The first run of each is a warm-up and does not count.
     assert spreads == {"a": Spread((1.0, 5.0, 2.0)), "b": Spread((3.0, 4.0, 8.0))}
     assert (spreads["a"].median, spreads["a"].least, spreads["a"].most) == (2.0, 1.0, 5.0)
 

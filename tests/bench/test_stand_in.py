@@ -1,4 +1,4 @@
-"""Texts and corpora of stated lengths."""
+"""Synthetic texts and corpora of given lengths."""
 
 from pathlib import Path
 

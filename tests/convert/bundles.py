@@ -1,4 +1,4 @@
-"""A second writer of TensorFlow bundles, from the specification alone: any shards, blocks, types and lies."""
+"""A second writer of TensorFlow bundles, from the specification alone: any shards, blocks, types and false claims."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ _TABLE = _crc_table()
 
 
 def checksum(data: bytes) -> bytes:
-    """Masked CRC32C, one byte after the other."""
+    """Masked CRC32C, computed byte by byte."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 255] ^ crc >> 8
@@ -34,7 +34,7 @@ def checksum(data: bytes) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Negative numbers as those of 64 bits."""
+    """Encode a number; negative numbers as 64-bit two's complement."""
     value %= 2**64
     groups = [value & 127]
     while value := value >> 7:
@@ -43,7 +43,7 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A number field, even if it is 0, which is valid."""
+    """A number field, written even if it is 0, which is valid."""
     return varint(field << 3) + varint(value)
 
 
@@ -58,7 +58,7 @@ def header(n_shards: int) -> bytes:
 def entry(
     code: int, shape: Sequence[int], offset: int, size: int, crc: bytes, shard: int = 0, *, zeros: bool = False
 ) -> bytes:
-    """``zeros``: say also what is 0."""
+    """``zeros``: also write fields that are 0."""
     parts = [number(1, code)]
     parts.append(message(2, b"".join(message(2, number(1, n) if n or zeros else b"") for n in shape)))
     parts += [number(field, value) for field, value in ((3, shard), (4, offset), (5, size)) if value or zeros]
@@ -90,7 +90,7 @@ def sealed(data: bytes, kind: int = 0) -> bytes:
 def table(
     blocks: Sequence[bytes], separators: Sequence[bytes], kind: int = 0, handles: Sequence[bytes] | None = None
 ) -> bytes:
-    """The file of these blocks (without trailers); ``handles`` may say that they lie elsewhere."""
+    """The file of these blocks (without trailers); ``handles`` may claim that they lie elsewhere."""
     data, places = b"", []
     for one in blocks:
         places.append(varint(len(data)) + varint(len(one)))
@@ -117,7 +117,7 @@ def write(
     restart_every: int = 16,
     zeros: bool = False,
 ) -> None:
-    """A bundle whose tensors are dealt to the shards in turn, the last of the alphabet first."""
+    """Write a bundle: the tensors go to the shards in turn, in reverse alphabetical order."""
     shards = [b""] * n_shards
     pairs = []
     for i, (name, tensor) in enumerate(sorted(tensors.items(), reverse=True)):

@@ -1,4 +1,4 @@
-"""The released encoder of CoVe: a flat table of PyTorch's LSTM, read as it is or refused by name."""
+"""The released CoVe encoder: a flat table of a PyTorch LSTM's weights; errors name tensors that do not fit."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def written(path: Path, state: dict[str, Any], *, legacy: bool = False) -> Path:
 
 @pytest.mark.parametrize("legacy", [True, False])
 def test_numbers_are_those_of_the_file(legacy: bool, tmp_path: Path) -> None:
-    """The format of 2017 and today's; the encoder computes what PyTorch's module computes."""
+    """The 2017 file format and the current one; the encoder computes what PyTorch's module computes."""
     file = written(tmp_path / "wmtlstm-8f474287.pth", released(), legacy=legacy)
     assert is_mtlstm(file) and find_format(file).format.key == "cove"
     config, state = read_mtlstm(file, vocab_size=9)

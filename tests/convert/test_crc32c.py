@@ -14,7 +14,7 @@ def array(data: bytes) -> np.ndarray:
 
 
 def by_definition(data: bytes, register: int = 0xFFFFFFFF) -> int:
-    """The register, one bit after the other."""
+    """Update the register bit by bit."""
     for byte in data:
         register ^= byte
         for _ in range(8):
@@ -44,7 +44,7 @@ def test_short_messages(data: bytes) -> None:
     assert crc32c(array(data)) == by_definition(data)
 
 
-# Around the lengths at which a message begins to be folded, in short and in long steps, and with more than one each.
+# Around the lengths at which folding starts, in short and in long steps, and lengths that need several of each.
 LENGTHS = [5680, 5681, 5682, 10004, 10005, 45475, 45476, 45477, 51000, 90000]
 
 

@@ -1,4 +1,4 @@
-"""The published files of ELMo: both ways bit for bit, and what is wrong with them in one line."""
+"""ELMo's published files: bit-exact round trips, and one-line errors."""
 
 import importlib.util
 import json
@@ -198,7 +198,7 @@ def test_an_array_larger_than_its_file_is_never_made(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
-    """Opening one would wait for a writer."""
+    """Opening a pipe would block until it has a writer."""
     folder = written(tmp_path / "e")
     (folder / "weights.hdf5").unlink()
     os.mkfifo(folder / "weights.hdf5")
@@ -207,7 +207,7 @@ def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
 
 
 def test_damaged_weights_are_one_line_or_read(tmp_path: Path) -> None:
-    """Bytes changed at seeded places, mostly in what describes the arrays: an error of ours, or a model."""
+    """Bytes changed at seeded places, mostly in metadata: the result is one of our errors or a model."""
     folder = written(tmp_path / "e")
     whole = (folder / "weights.hdf5").read_bytes()
     random, told = np.random.default_rng(0), set()
@@ -221,7 +221,7 @@ def test_damaged_weights_are_one_line_or_read(tmp_path: Path) -> None:
         except CheckpointError as error:
             assert str(folder) in str(error) and "\n" not in str(error)
             told.add(str(error.__context__.__class__.__name__))
-    # The library's own errors, of more than one class.
+    # Our errors wrap library errors of several classes.
     assert {"OSError", "KeyError", "RuntimeError"} & told and len(told) > 2
 
 

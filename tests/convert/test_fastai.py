@@ -1,4 +1,4 @@
-"""fastai's released language models: both generations of names, lists of words without running a pickle."""
+"""fastai's released language models: both generations of tensor names, and word lists read without running a pickle."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def second_generation(n_words: int) -> dict[str, Tensor]:
             found["0." + name] = tensor
         elif parts[2] == "weight_hh_l0":
             found[f"0.rnns.{parts[1]}.weight_hh_l0_raw"] = tensor
-            found[f"0.rnns.{parts[1]}.module.weight_hh_l0"] = tensor * 0  # a dropped copy, as 1.x saves one
+            found[f"0.rnns.{parts[1]}.module.weight_hh_l0"] = tensor * 0  # a copy with dropout, as 1.x saves it
         else:
             found[f"0.rnns.{parts[1]}.module.{parts[2]}"] = tensor
     embedding = found["0.encoder.weight"]
@@ -139,7 +139,7 @@ def test_a_folder_of_both_directions_asks_for_a_file(tmp_path: Path) -> None:
             {"lstm_fwd.pth": "lstm_fwd_itos.txt", "lstm_bwd.pth": "lstm_bwd_itos.txt"},
         ),
         (["itos_wt103.pkl"], {"lstm_fwd.pth": "itos_wt103.pkl", "lstm_bwd.pth": "itos_wt103.pkl"}),
-        # One list in several forms.
+        # One list in several formats.
         (["itos.pkl", "itos.json", "itos.txt"], {"lstm_fwd.pth": "itos.txt"}),
         (["itos.pkl", "itos.json"], {"lstm_bwd.pth": "itos.json"}),
     ],
@@ -263,7 +263,7 @@ def test_weights_with_code_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_no_list_of_words(tmp_path: Path) -> None:
-    """Opening one would wait for a writer."""
+    """Opening a pipe would block until it has a writer."""
     os.mkfifo(tmp_path / "itos.pkl")
     with pytest.raises(CheckpointError, match=r"itos\.pkl cannot be read: not a regular file"):
         read_words_file(tmp_path / "itos.pkl")

@@ -1,4 +1,4 @@
-"""BERT in google-research/bert's format: both ways, with every head, and what is refused."""
+"""BERT in google-research/bert's format: round trips with every head, and what is refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier
 from firth.tasks.config import AnswerConfig, ClassifyConfig
 
-# No two sizes are equal, but for the width of queries and of their heads' outputs, which are square in any BERT.
+# No two sizes are equal, except those of matrices that are square in any BERT, such as the query projection.
 CONFIG = BertConfig(
     vocab_size=11,
     width=6,
@@ -53,7 +53,7 @@ L = CONFIG.n_layers
 
 
 def shaken(objective: Objective) -> Objective:
-    """Every parameter drawn, so that none is zero or one where a mistake would not show."""
+    """Sample every parameter, so that no zero or one hides a mistake."""
     torch.manual_seed(0)
     for parameter in objective.parameters():
         nn.init.normal_(parameter)
@@ -74,7 +74,7 @@ every_model = pytest.mark.parametrize("made", list(TASKS))
 
 
 def with_slots(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """As training leaves it: two moments beside each variable, and the step."""
+    """The state as training saves it: two moments for each variable, and the step."""
     slots = {f"{name}/{slot}": np.zeros_like(array) for name, array in state.items() for slot in ("adam_m", "adam_v")}
     return {**state, **slots, "global_step": np.array(3, np.int64)}
 
@@ -127,7 +127,7 @@ def test_shapes_of_the_published_files() -> None:
 
 
 def test_kernels_are_turned_over_and_heads_are_not() -> None:
-    """In their words x·kernel + bias; in ours of the joint matrix the queries are above, then keys, then values."""
+    """Theirs is x·kernel + bias; our joint matrix has the queries first, then keys, then values."""
     state = model("pretraining").state_dict()
     theirs = to_theirs(state, "pretraining", L)
     joint = state["encoder.blocks.1.attention.query_key_value.weight"].numpy()
@@ -159,7 +159,7 @@ def test_other_float_types_become_ours(dtype: Any) -> None:
 
 
 def test_what_comes_from_a_file_is_our_own_copy(tmp_path: Path) -> None:
-    """A memory map must not reach the model: the file may change while it trains."""
+    """A memory map must not reach the model: the file may change during training."""
     state = model("classify").state_dict()
     write_bundle(tmp_path / "m", to_theirs(state, "classify", L))
     found = to_ours(read_bundle(tmp_path / "m"), "classify", state, L, "here")
@@ -360,7 +360,7 @@ def test_a_configuration_beside_other_weights(changes: dict[str, Any], said: str
 
 
 def test_a_checkpoint_that_their_code_wrote(shared_data: Path) -> None:
-    """Its optimiser's moments and its step are left out; the rest is there and back the same, bit for bit."""
+    """The optimiser's moments and the step are left out; the rest survives the round trip bit for bit."""
     folder = shared_data / "tf-bert-fixture"
     prefix = bundle_prefix(folder)
     assert prefix == folder / "bert_model.ckpt"

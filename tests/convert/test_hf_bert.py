@@ -1,4 +1,4 @@
-"""BERT's configuration in transformers' format, and which of theirs are refused."""
+"""BERT's configuration in transformers' format, and which configurations are refused."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""GPT's configuration and tensor names in transformers' format, and which of theirs are refused."""
+"""GPT's configuration and tensor names in transformers' format, and what is refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Models of the hub, from a cache on the disk and without a network."""
+"""Models from the Hugging Face Hub, read from a disk cache without network access."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def cached(cache: Path, repository: str) -> Path:
-    """A repository in the layout of the hub's cache: files by content, links by commit, commits by name."""
+    """A repository in the layout of the Hub's cache: files by content, links by commit, commits by name."""
     home = cache / f"models--{repository.replace('/', '--')}"
     for part in ("blobs", "refs", f"snapshots/{COMMIT}"):
         (home / part).mkdir(parents=True)

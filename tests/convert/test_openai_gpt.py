@@ -1,4 +1,4 @@
-"""The released files of GPT: the order of their numbers, there and back, and whatever does not fit."""
+"""GPT's released files: the order of their numbers, round trips, and what is refused."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from firth.objectives.config import TiedLMConfig
 from firth.objectives.next_token import TiedLM
 
 WIDTH, N_PIECES, N_POSITIONS, N_LAYERS = 64, 11, 7, 2
-# Written down from the specification once more: names and shapes in the order of the files.
+# Restated from the specification: names and shapes in the order of the files.
 LAYER = [
     ("attention.query_key_value.weight", (1, 64, 192)),
     ("attention.query_key_value.bias", (192,)),
@@ -42,7 +42,7 @@ ORDER = [
 
 
 def release(folder: Path) -> list[np.ndarray]:
-    """Files as they were released, cut at places of no meaning; returns the tensors in order."""
+    """Write files in the released format, split at arbitrary places; return the tensors in order."""
     rng = np.random.default_rng(0)
     tensors = [rng.standard_normal(shape).astype(np.float32) for _, shape in ORDER]
     flat = np.concatenate([tensor.ravel() for tensor in tensors])
@@ -114,19 +114,19 @@ def shapes(change: Callable[[list[Any]], Any]) -> Callable[[Path], None]:
 
 
 def swapped(found: list[Any]) -> None:
-    """The matrices of a layer in another order. Of vectors of one shape (gains and biases) nothing would tell."""
+    """Swap two matrices of a layer. Swapped vectors of one shape (gains and biases) could not be detected."""
     found[2], found[4] = found[4], found[2]
 
 
 def header(text: bytes) -> Callable[[Path], Any]:
-    """A file of NumPy's whose header is ``text``, with no numbers behind it."""
+    """A NumPy file whose header is ``text``, with no numbers after it."""
     return lambda folder: (folder / "params_3.npy").write_bytes(
         b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
     )
 
 
 def archive(folder: Path) -> None:
-    """Arrays with names, under the name of a single one."""
+    """An archive of named arrays, under the file name of a single array."""
     np.savez(folder / "a.npz", a=np.zeros(4, np.float32))
     (folder / "a.npz").rename(folder / "params_3.npy")
 

@@ -44,7 +44,7 @@ TAGS = ("O", "B-X", "I-X")
 
 
 def rectangle(*lengths: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Pieces at random, in the pads too, with a mask."""
+    """Random tokens, in the padding too, with a mask."""
     shape = len(lengths), max(lengths)
     generator = torch.Generator().manual_seed(1)
     mask = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
@@ -105,7 +105,7 @@ def test_towers_read_the_texts_of_a_pair_as_rows_of_their_own(compare: Any, pool
         "classify", ClassifyConfig(labels=LABELS, network=network, windows=WindowConfig(long="cut"))
     )
     (ids, mask, _), (second_ids, second_mask, _) = rectangle(3, 1, 9), rectangle(2, 7, 32)
-    # Packed, the texts are in turn, and segment 1 marks the second ones.
+    # In packed form, the texts of a pair follow each other, and segment 1 marks the second one.
     texts = [
         text for a, m, b, n in zip(ids, mask, second_ids, second_mask, strict=True) for text in (a[m > 0], b[n > 0])
     ]

@@ -1,4 +1,4 @@
-"""Foreign tensor names by table: reversible, and whatever does not fit is named."""
+"""Foreign tensor names by table: reversible, and errors name whatever does not fit."""
 
 import pytest
 import torch
@@ -78,7 +78,7 @@ def test_what_is_unknown_is_named() -> None:
 
 
 def test_a_tensor_of_a_part_that_this_model_lacks_is_unknown() -> None:
-    """A row of the table is no licence: this objective has no head."""
+    """A row in the table is not enough: this objective has no head."""
     state = ours()
     theirs = to_theirs(state, ROWS) | {"head.w": torch.zeros(1)}
     with pytest.raises(CheckpointError, match=r"unknown head\.w"):
@@ -104,7 +104,7 @@ def test_another_shape_is_named(name: str, shape: tuple[int, ...]) -> None:
 
 
 def test_parts_of_the_right_size_together_only_are_named() -> None:
-    """Queries that took a row from the keys would otherwise pass."""
+    """Otherwise, queries with a row taken from the keys would pass."""
     state = ours()
     theirs = to_theirs(state, ROWS) | {"l.0.q": torch.zeros(4, 3), "l.0.k": torch.zeros(2, 3)}
     with pytest.raises(CheckpointError, match=r"x\.bin: l\.0\.q has shape \(4, 3\), expected \(3, 3\)"):

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: their parts, what is not followed, and what is written."""
+"""sentence-transformers folders: their parts, what is ignored, and what is written."""
 
 import json
 from pathlib import Path

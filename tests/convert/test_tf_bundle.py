@@ -1,4 +1,4 @@
-"""The container of TensorFlow's checkpoints: read as it was written, and never believed when it cannot be true."""
+"""The container of TensorFlow checkpoints: valid files are read exactly, and impossible claims are refused."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from firth.errors import CheckpointError
 
 
 def tensors() -> dict[str, np.ndarray]:
-    """Every type that has a name in NumPy, every number of axes to four, and none at all."""
+    """Every supported dtype that NumPy has, up to four axes, a scalar and an empty array."""
     rng = np.random.default_rng(0)
     return {
         "bert/layer_0/kernel": rng.standard_normal((3, 5), np.float32),
@@ -106,7 +106,7 @@ def fixture_prefix(shared_data: Path) -> Path:
 
 
 def test_a_file_of_the_original_writer(shared_data: Path) -> None:
-    """The tensors lie in the file in the order of their names and fill it; every checksum is theirs."""
+    """The tensors fill the file in the order of their names; the checksums are the original writer's."""
     prefix = fixture_prefix(shared_data)
     found = read_bundle(prefix)
     raw = prefix.with_name("bert_model.ckpt.data-00000-of-00001").read_bytes()
@@ -128,7 +128,7 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 def test_the_original_writers_file_is_written_again_byte_for_byte(shared_data: Path, tmp_path: Path) -> None:
-    """All but the last key of the index block, for which theirs takes the shortest that will do."""
+    """All but the last key of the index block, which the original writer makes as short as possible."""
     prefix = fixture_prefix(shared_data)
     write_bundle(tmp_path / prefix.name, read_bundle(prefix))
     data, index = f"{prefix.name}.data-00000-of-00001", f"{prefix.name}.index"
@@ -139,7 +139,7 @@ def test_the_original_writers_file_is_written_again_byte_for_byte(shared_data: P
 
 
 def test_what_is_written_is_what_the_second_writer_writes(tmp_path: Path) -> None:
-    """One tensor: with several the second writer lays them down in another order."""
+    """One tensor only: the second writer stores several in another order."""
     for state in ({"w": np.arange(6, dtype=np.float32).reshape(2, 3)}, {"s": np.array(3, np.int64)}, {}):
         write_bundle(tmp_path / "a", state)
         bundles.write(tmp_path / "b", state)
@@ -206,7 +206,7 @@ def test_what_the_container_cannot_hold(tmp_path: Path, name: str, dtype: object
     assert list(tmp_path.iterdir()) == []
 
 
-# Which paths mean a bundle
+# Which paths identify a bundle
 
 
 def test_every_part_of_a_bundle_means_it(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_prefix_that_is_also_a_folder(tmp_path: Path) -> None:
     assert bundle_prefix(tmp_path / "m.ckpt") == tmp_path / "m.ckpt"
 
 
-# What is refused: an index, the shard beside it, and what is said of it
+# What is refused: broken indexes, broken entries, and entries that do not match the data
 
 RAW = np.arange(6, dtype=np.float32).tobytes()
 CRC = checksum(RAW)
@@ -251,12 +251,12 @@ def one_block(data: bytes) -> bytes:
 
 
 def footer(*numbers: int) -> bytes:
-    """Sixty bytes of nothing, then these in the footer."""
+    """Sixty zero bytes, then a footer of these numbers."""
     return bytes(60) + b"".join(map(varint, numbers)).ljust(40, b"\0") + bundles.MAGIC
 
 
 def shaped(shape: bytes, size: int = 24) -> bytes:
-    """An entry with a shape as raw bytes."""
+    """An entry whose shape is given as raw bytes."""
     return number(1, 1) + message(2, shape) + number(5, size) + varint(6 << 3 | 5) + CRC
 
 
@@ -421,7 +421,7 @@ SMALL = {
 
 @st.composite
 def damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
-    """Some bits turned, bytes put in, taken out or cut off."""
+    """Flip a bit, or insert, delete, overwrite or cut off bytes."""
     kind = draw(st.sampled_from(["flip", "insert", "delete", "cut", "set"]))
     place = draw(st.floats(0, 1, exclude_max=True))
     new = draw(st.binary(min_size=1, max_size=8))
@@ -468,7 +468,7 @@ def test_damaged_files(small: Path, part: str, changes: list[Callable[[bytes], b
 @given(data=st.data())
 @settings(max_examples=300)
 def test_lies_with_the_right_checksums(small: Path, data: st.DataObject) -> None:
-    """Behind the checksums anything may be written: an error, or arrays that lie in the file."""
+    """Correct checksums may cover any content: the result is an error or arrays within the file."""
     prefix = small.with_name("lying")
     lines = [*HEADER, (b"a", entry(1, (2,), 0, 8, checksum(RAW[:8]))), (b"b", entry(3, (), 8, 4, checksum(RAW[8:12])))]
     if data.draw(st.booleans()):

@@ -70,7 +70,7 @@ def test_what_was_written_is_read(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_numbers_stay_in_the_file_until_they_are_used(name: str, tmp_path: Path) -> None:
-    """The mapped file, and not a copy: what is written to the file shows in the tensor."""
+    """The tensor maps the file and is no copy: a write to the file shows in the tensor."""
     path = tmp_path / name
     WRITERS[name](path, {"x": torch.full((1000,), 7.0)})
     found = read_tensors(path)["x"]
@@ -154,10 +154,10 @@ def entry(begin: int, end: int, *shape: int, dtype: str = "F32") -> dict[str, An
     [
         ({"a": entry(0, 8, 2)}, 9, None),  # a byte left over
         ({"a": entry(0, 8, 2)}, 7, None),  # a byte missing
-        ({"a": entry(4, 12, 2)}, 12, None),  # begins late
-        ({"a": entry(0, 4, 1), "b": entry(8, 12, 1)}, 12, None),  # a hole
+        ({"a": entry(4, 12, 2)}, 12, None),  # starts late
+        ({"a": entry(0, 4, 1), "b": entry(8, 12, 1)}, 12, None),  # a gap
         ({"a": entry(0, 8, 2), "b": entry(4, 12, 2)}, 12, None),  # an overlap
-        ({"a": entry(0, 8, 3)}, 8, None),  # another size
+        ({"a": entry(0, 8, 3)}, 8, None),  # wrong size
         ({"a": entry(0, 8, -1)}, 8, None),
         ({"a": entry(0, 8, 2**62, 2**62)}, 8, None),
         ({"a": entry(0, 8, 2, dtype="Q8")}, 8, None),
@@ -183,7 +183,7 @@ def test_what_is_not_a_tensor_file(name: str, text: bytes, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", [b"epoch,loss\n1,2\n", b"not a model\n", b"hello\n"])
 def test_text_under_the_name_of_a_pickle(text: bytes, tmp_path: Path) -> None:
-    """Torch's own message is the number of a byte, or what went wrong in its code."""
+    """Torch's own message gives only a byte value or an internal error."""
     (tmp_path / "pytorch_model.bin").write_bytes(text)
     refused(tmp_path / "pytorch_model.bin", "not written by torch, or it is damaged")
 
@@ -197,7 +197,7 @@ def test_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
 @FUZZ
 @given(data=st.data())
 def test_a_changed_byte_is_an_error_or_a_number(name: str, data: st.DataObject, tmp_path: Path) -> None:
-    """Whatever is changed: tensors, or CheckpointError; and numbers differ only where a byte of theirs was changed."""
+    """Any change gives either tensors or CheckpointError."""
     path = tmp_path / name
     if not path.exists():
         WRITERS[name](path, tensors())

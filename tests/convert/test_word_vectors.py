@@ -1,4 +1,4 @@
-"""Files of word vectors: every format by hand, and gensim's readers as the independent ones."""
+"""Word-vector files: every format written by hand, and gensim's readers as an independent check."""
 
 import gzip
 import lzma
@@ -27,7 +27,7 @@ def read(file: VectorFile) -> dict[str, list[float]]:
 
 
 def unknown(file: VectorFile, word: str) -> np.ndarray:
-    """The vector that a model with this file's n-grams gives a word that the file lacks."""
+    """The vector that a model with this file's n-grams gives to a word that the file lacks."""
     assert file.subwords is not None
     rows = torch.from_numpy(np.array(file.subwords.rows))
     return Ngrams(rows, file.subwords.shortest, file.subwords.longest).of(word).numpy()
@@ -66,7 +66,7 @@ def test_packed_files(tmp_path: Path, suffix: str, pack) -> None:
 
 
 def test_words_with_blanks_are_read_from_the_right(tmp_path: Path) -> None:
-    """GloVe's 840B set has such words; also words that are numbers, and odd white space inside a word."""
+    """GloVe's 840B set has words with spaces; also words that are numbers, and unusual white space inside a word."""
     rows = [
         (b"a", [1.0, 2.0]),
         (b". . .", [3.0, 4.0]),
@@ -87,7 +87,7 @@ def test_a_word_that_is_a_number_is_no_header(tmp_path: Path) -> None:
     rows = [(b"5", [3.0]), (b"6", [1.0])]
     (tmp_path / "a").write_bytes(b"5 3\n6 1\n")
     check(read(open_vectors(tmp_path / "a")), {word.decode(): row for word, row in rows})
-    # And this is one: what follows has as many numbers as it says.
+    # This is a header: its counts match what follows.
     (tmp_path / "b").write_bytes(b"2 1\n6 1\n7 2\n")
     check(read(open_vectors(tmp_path / "b")), {"6": [1.0], "7": [2.0]})
 
@@ -112,7 +112,7 @@ def test_a_byte_order_mark_belongs_to_no_word(tmp_path: Path, header: bool) -> N
 
 
 def test_the_first_of_equal_words_holds_and_others_are_counted(tmp_path: Path) -> None:
-    # The second and third are two words on disk, and one when what is not UTF-8 is replaced.
+    # The second and third words differ on disk, but are equal once invalid UTF-8 is replaced.
     rows = [(b"a", [1.0]), (b"b\xff", [2.0]), (b"b\xfe", [3.0]), (b"a", [4.0]), (b"c", [5.0])]
     for file in (write_text(tmp_path / "t", rows), write_word2vec(tmp_path / "b", rows, False)):
         opened = open_vectors(file)
@@ -121,7 +121,7 @@ def test_the_first_of_equal_words_holds_and_others_are_counted(tmp_path: Path) -
 
 
 def test_words_are_composed_in_every_format(tmp_path: Path) -> None:
-    """As text is before its words are looked up; a word that is there in both forms is there twice."""
+    """As text is before lookup. A word that occurs in both forms counts as repeated."""
     rows = [("cafe\u0301".encode(), [1.0]), ("\u1112\u1161\u11ab".encode(), [2.0]), ("café".encode(), [3.0])]
     words, matrix = [word for word, _ in rows], np.array([values for _, values in rows])
     fasttext = write_fasttext(tmp_path / "f", words, matrix, n_buckets=0)
@@ -186,7 +186,7 @@ def test_bad_binary_files(tmp_path: Path) -> None:
 
 
 def test_glove_binary_is_the_sum_of_both_sides(tmp_path: Path) -> None:
-    """float64: V rows of a vector and its bias, then V of context (stanfordnlp/GloVe)."""
+    """float64: V rows of a word vector and its bias, then V rows for contexts (stanfordnlp/GloVe)."""
     both = np.arange(2 * 2 * 4, dtype="<f8").reshape(2, 2, 4)
     (tmp_path / "v.bin").write_bytes(both.tobytes())
     (tmp_path / "vocab.txt").write_text("the 10\nof 7\n")
@@ -207,7 +207,7 @@ def test_fasttext_by_hand(tmp_path: Path) -> None:
     assert (file.subwords.shortest, file.subwords.longest, file.subwords.rows.shape) == (2, 3, (7, 3))
     rows = [fnv(ngram, 7) for ngram in ("<한", "한국", "국>", "<한국", "한국>")]
     known = np.mean([matrix[1], *grams[rows]], 0)
-    # The end of a sentence has no n-grams.
+    # The end-of-sentence token has no n-grams.
     check(read(file), {"</s>": matrix[0].tolist(), "한국": known.tolist()})
     new = [fnv(ngram, 7) for ngram in ("<é", "é>", "<é>")]
     np.testing.assert_allclose(unknown(file, "é"), grams[new].mean(0), rtol=1e-5)
@@ -293,7 +293,7 @@ def test_real_samples_against_gensim(shared_data: Path, tmp_path: Path, name: st
         pytest.skip(f"{path} is not here")
     found = read(file := open_vectors(path))
     assert (file.width, len(found), file.met) == (width, n_words, Met(words=n_words))
-    if "glove" in name:  # of files without a header, gensim leaves one open
+    if "glove" in name:  # gensim leaves a file without a header open
         plain = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         path = tmp_path / "with-header"
         path.write_bytes(f"{n_words} {width}\n".encode() + plain)

@@ -1,4 +1,4 @@
-"""The rules that look at a document alone: what each removes, and what it leaves."""
+"""The rules that examine one document at a time: what each removes and what it keeps."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Evaluation texts in a corpus: what is compared, what counts, where it was found."""
+"""Evaluation texts in a corpus: what is compared, what counts as a match, and where it was found."""
 
 import gzip
 import json
@@ -108,7 +108,7 @@ def test_csv_as_data_sets_write_it(tmp_path: Path, text: str) -> None:
 
 
 def test_quotes_can_be_written(tmp_path: Path) -> None:
-    """Half of a surrogate pair would be found out when the data card is written, at the end."""
+    """Half of a surrogate pair would fail only at the end, when the data card is written."""
     (tmp_path / "a.json").write_text(json.dumps([f"{LONG} \ud83d"]))
     (found,), _ = search((tmp_path / "a.json",), [[LONG]])
     assert found.quotes == ((f"{LONG} \ufffd", "t.txt:0"),)

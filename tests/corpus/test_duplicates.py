@@ -1,4 +1,4 @@
-"""MinHash estimates, bands that find what they promise, and which of a group stays."""
+"""MinHash estimates, the recall of the bands, and which document of a group is kept."""
 
 import random
 from pathlib import Path
@@ -34,7 +34,7 @@ def similarity(a: list[str], b: list[str]) -> float:
 
 @pytest.mark.parametrize("n", [40, 300, 3000])
 def test_the_estimate_is_near_the_similarity(n: int) -> None:
-    """On average over pairs within 0.03, and single ones within four standard deviations."""
+    """The mean error is below 0.03, and each single error is within four standard deviations."""
     errors = []
     for seed in range(20):
         ours = text(seed, n)
@@ -56,7 +56,7 @@ def test_short_documents_have_no_signature() -> None:
 def test_bands_find_pairs_at_the_threshold(threshold: float) -> None:
     rows = band_rows(threshold)
     assert 1 - (1 - threshold**rows) ** (SIGNATURE // rows) >= 0.95
-    # and by counting: signatures that agree in about that share of their numbers
+    # and empirically: signatures that agree in about that share of their values
     random_numbers = np.random.default_rng(0)
     ours = random_numbers.integers(0, 1 << 16, (2000, SIGNATURE), np.uint16)
     theirs = np.where(random_numbers.random(ours.shape) < threshold, ours, ours ^ np.uint16(1))
@@ -81,7 +81,7 @@ def test_the_first_of_each_group_stays(tmp_path: Path) -> None:
 
 
 def test_what_is_like_a_removed_document_alone_stays(tmp_path: Path) -> None:
-    """Each step of a chain is like the one before; compared is with what stays."""
+    """Each document of a chain resembles the one before it; comparison is only with documents that are kept."""
     words = text(1, 400)
     chain = [[*words[shift:], *text(shift, shift)] for shift in (0, 25, 50, 75, 100, 125, 150)]
     assert similarity(chain[0], chain[1]) > 0.85 and similarity(chain[0], chain[4]) < 0.65
@@ -116,5 +116,5 @@ def test_later_ones_and_recurring_paragraphs(tmp_path: Path) -> None:
     spill = Spill(tmp_path, "b", 1 << 20)
     keys = paragraph_key(np.arange(7), np.zeros(7, int), np.ones(7, bool))
     spill.add(np.array([9, 5, 9, 5, 9, 9, 5], np.uint64), keys)
-    (recur,) = recurring(spill, np.arange(7) == 6)  # so that 5 occurs twice only
+    (recur,) = recurring(spill, np.arange(7) == 6)  # 5 then occurs only twice
     assert recur.tolist() == keys[[2, 4, 5]].tolist()

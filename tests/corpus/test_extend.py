@@ -1,4 +1,4 @@
-"""Models with a larger vocabulary: what stays, what is new, what is written, and continuing from there."""
+"""Models with an extended vocabulary: what stays, what is new, what is written, and continued pre-training."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ TEXT = "the myocardium of the heart. heartache. 심근경색은 심근"
 
 
 def silent(_: str) -> None:
-    """Say nothing."""
+    """Print nothing."""
 
 
 def tokenizer(**look: bool) -> Tokenizer:
@@ -49,7 +49,7 @@ def tokenizer(**look: bool) -> Tokenizer:
 
 
 def drawn(objective: Any) -> Any:
-    """Every parameter drawn, biases too: a row that is taken from a wrong place shows."""
+    """Sample every parameter, biases too, so that a row taken from the wrong place is detected."""
     torch.manual_seed(0)
     for parameter in objective.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -88,7 +88,7 @@ def written(folder: Path, kind: str = "bert", made: Tokenizer | None = None) -> 
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Forty documents, of which some are held out."""
+    """Forty documents, some of which are held out."""
     path = tmp_path / "text.txt"
     path.write_text("".join(f"{TEXT}\n{'abc'[i % 3] * (i % 7 + 1)}\n\n" for i in range(40)), "utf-8")
     return path
@@ -100,7 +100,7 @@ def states(model: Loaded, line: str, layer: int = -1) -> Tensor:
 
 
 def growing(old: Loaded, new: Loaded) -> dict[str, tuple[Tensor, Tensor]]:
-    """The tensors that have a row for each piece, as they were and as they are."""
+    """The tensors that have one row per token, before and after."""
     before, after = old.objective.state_dict(), new.objective.state_dict()
     assert list(before) == list(after)
     assert all(torch.equal(before[n], after[n]) for n in before if before[n].shape == after[n].shape)
@@ -119,12 +119,12 @@ def test_every_model_is_extended(kind: str, text: Path, tmp_path: Path) -> None:
     assert {"myocardium", "heartache", "심근경색은", "심근", "of"} <= set(added)
     assert len(added) == report.added == new.tokenizer.size - old.tokenizer.size
     assert f"only {len(added):,} of 500 new tokens are useful for this text: adding these" in heard
-    # Text without new pieces: the same ids, the same states.
+    # Text without new tokens: the same ids, the same hidden states.
     line = "the heart, the ache."
     assert new.tokenizer.ids_many([line]) == old.tokenizer.ids_many([line])
     torch.testing.assert_close(states(new, line), states(old, line), rtol=0, atol=1e-6)
-    # New rows: of the embedding, and of the vocabulary's bias where there is a head that has one; CoVe's decoder has an
-    # embedding and an output of its own.
+    # New rows: in the embedding, and in the vocabulary bias if the head has one; CoVe's decoder has its own embedding
+    # and output.
     grown = growing(old, new)
     assert len(grown) == {"bert": 2, "bert-ltr": 2, "lstm": 2, "awd-lstm": 2, "cove": 4}.get(kind, 1)
     tensors = {**dict(new.objective.named_parameters()), **dict(new.objective.named_buffers())}
@@ -160,7 +160,7 @@ def test_cased_and_googles_vocabularies(look: dict[str, bool], text: Path, tmp_p
     extend(base, [text], tmp_path / "new", tokens=500, tell=silent)
     old, new = read_model(base).tokenizer, read_model(tmp_path / "new").tokenizer
     assert ("Myocardium" in new.pieces, "myocardium" in new.pieces) == (not new.lowercase, new.lowercase)
-    # Google's lower-cased text is in Jamo: one new piece stands for the word all the same.
+    # Google's lower-casing decomposes Hangul to Jamo: one new token still represents the whole word.
     assert [len(ids) for ids in new.ids_many(["심근경색은", "Myocardium"])] == [1, 1]
     assert new.pieces[: old.size] == old.pieces
 
@@ -194,7 +194,7 @@ def test_numbers_before_and_after(text: Path, tmp_path: Path) -> None:
 
 def test_one_document_is_enough(tmp_path: Path) -> None:
     base = written(tmp_path / "base")
-    for number in range(30):  # whether it would be held out or not
+    for number in range(30):  # whether or not its hash would hold it out
         path = tmp_path / f"{number}.txt"
         path.write_text(f"myocardium myocardium {'a' * number}", "utf-8")
     paths = [tmp_path / f"{number}.txt" for number in range(30)]
@@ -303,12 +303,12 @@ def test_transformers_reads_the_same(text: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(new.objective.logits(states(new, line)), out.logits[0], rtol=0, atol=1e-5)
 
 
-# Continued training.
+# Continued pre-training.
 
 
 @pytest.fixture(scope="module")
 def domain(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The tiny run's model with words of a domain, and a corpus of that domain made with it."""
+    """The tiny run's model extended with domain words, and a corpus of that domain prepared with it."""
     folder = tmp_path_factory.mktemp("domain")
     lines = [f"The old farmer's myocardium was near the harbour {i} times. 심근경색은 시장에서." for i in range(120)]
     (folder / "text.txt").write_text("\n\n".join("\n".join(lines[i : i + 6]) for i in range(0, 120, 6)), "utf-8")
@@ -338,7 +338,7 @@ def test_pretraining_goes_on_and_is_scored_before_it_does(domain: tuple[Path, Pa
     assert [event["step"] for event in dev] == [0, 1, 2]
     assert any(said.startswith("step 0  held-out: mlm_loss") for said in heard)
     assert set(dev[0]) == set(dev[1]) and dev[0] != dev[1] | {"step": 0}
-    # The score at step 0 is that of the model it went on from: a run that learns nothing keeps it.
+    # The score at step 0 is that of the starting model: a run that learns nothing keeps it.
     still = recipe_for(model, corpus, "optim.learning_rate=1e-30")
     pretrain(still, tmp_path / "still", silent)
     first, *rest = (e for e in read_log(tmp_path / "still" / "log.jsonl") if e["event"] == "dev")
@@ -412,7 +412,7 @@ def test_pieces_per_word_of_held_out_text(domain: tuple[Path, Path]) -> None:
 
 
 def test_words_are_bounded_in_text_without_blanks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ideographs are words of their own: however long the runs between blanks are, few words are held."""
+    """Each ideograph is a word: however long the text between spaces, few words are held in memory."""
     text = tmp_path / "zh.txt"
     text.write_text("\n\n".join("".join("天地玄黃宇宙洪荒"[i // 8**k % 8] for k in range(4)) for i in range(4096)))
     base = written(tmp_path / "base")

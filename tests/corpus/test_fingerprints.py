@@ -1,4 +1,4 @@
-"""Hashes of words and kinds of characters, against the same said in plain Python."""
+"""Word hashes and character kinds, against the same in plain Python."""
 
 import re
 import unicodedata
@@ -18,7 +18,7 @@ DOCUMENTS = st.lists(st.lists(st.lists(WORDS, max_size=8).map(" ".join), max_siz
 
 
 def plain_words(text: str) -> list[str]:
-    """The words that a paragraph has, the slow way."""
+    """The words of a paragraph, computed the slow way."""
     text = unicodedata.normalize("NFC", text).lower()
     return re.findall(r"[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\W_])+", text)
 
@@ -39,7 +39,7 @@ def test_equal_words_have_equal_hashes_and_unequal_ones_do_not(documents: list[l
 
 
 def test_hashes_are_the_same_everywhere() -> None:
-    """They decide what a corpus holds: by their formula in whole numbers, whatever stands before a word."""
+    """They decide what a corpus contains, so they follow an integer formula, whatever precedes a word."""
     block = fingerprint([["...The old Farmer, walked."]])
     assert fingerprint([["the OLD farmer walked"]]).words.tolist() == block.words.tolist()
     for word, found in zip(("the", "old", "farmer", "walked"), block.words.tolist(), strict=True):

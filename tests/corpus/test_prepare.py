@@ -29,7 +29,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several shards from little text."""
+    """Make several shards from a small text."""
     monkeypatch.setattr(prepare_module, "BLOCK_CHARACTERS", 6000)
 
 

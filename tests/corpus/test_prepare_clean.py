@@ -25,7 +25,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def dirty(tiny_text: Path, tmp_path: Path) -> Path:
-    """The tiny text with copies, nearly equal documents, a notice below every third document, and a table."""
+    """The tiny text with duplicates, a near-duplicate, a notice below every third document, and a table."""
     documents = tiny_text.read_text("utf-8").strip().split("\n\n")
     changed = [f"{text}\n{NOTICE}" if i % 3 == 0 else text for i, text in enumerate(documents)]
     changed += [documents[1].upper(), documents[4], documents[7] + " And so on."]
@@ -94,7 +94,7 @@ def test_what_is_removed_and_what_the_card_says(
 def test_the_clean_text_is_that_of_the_text_that_was_clean(
     dirty: Path, tiny_text: Path, tiny_vocab: Path, tmp_path: Path
 ) -> None:
-    """Nothing else changes: but for the first notice, the corpus is that of the text before it was spoilt."""
+    """Nothing else changes: apart from the first notice, the corpus is that of the original text."""
     first = tiny_text.read_text("utf-8").replace("\n\n", f"\n{NOTICE}\n\n", 1)
     (tmp_path / "first.txt").write_text(first, "utf-8")
     prepare([tmp_path / "first.txt"], tiny_vocab, tmp_path / "a", hold_out=0.1, workers=1)
@@ -202,7 +202,7 @@ def test_copies_of_documents_are_counted_where_nothing_removes_them(tiny_vocab: 
 def test_tables_are_said_to_be_tables(tiny_vocab: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = tmp_path / "train.tsv"
     path.write_text("A quiet garden.\t1\nThe old farmer.\t0\n")
-    prepare([path], tiny_vocab, tmp_path / "c", workers=1)  # read twice: how much to hold out is counted first
+    prepare([path], tiny_vocab, tmp_path / "c", workers=1)  # read twice: the first pass determines how much to hold out
     said = capsys.readouterr().err
     assert said.count("looks like a table") == 1 and f"cut -f2 {path} > text.txt" in said
 

@@ -1,4 +1,4 @@
-"""Parallel text as a corpus: documents of two sentences, nothing lost in silence."""
+"""Parallel text as a corpus: documents of two sentences, and nothing dropped silently."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ from firth.text.tokenizer import Tokenizer
 def sides(tmp_path: Path) -> tuple[Path, Path]:
     ours = [f"the old farmer number {i}" for i in range(50)]
     theirs = [f"{i} rebmun" for i in range(50)]
-    ours[3], theirs[7], theirs[9] = "", " ", "\x07\x07"  # the last one has letters, but makes no pieces
+    ours[3], theirs[7], theirs[9] = "", " ", "\x07\x07"  # the last one has characters, but yields no tokens
     for name, lines in (("a", ours), ("b", theirs)):
         (tmp_path / name).write_text("\n".join(lines) + "\n", "utf-8")
     return tmp_path / "a", tmp_path / "b"

@@ -1,4 +1,4 @@
-"""What of the text goes into a corpus: weights, copies, what is counted."""
+"""Which text goes into a corpus: weights, copies and counts."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_patterns_name_files_by_path_name_or_folder(files: list[Path]) -> None:
     assert matching_files(files, "c.txt") == [2]
     assert matching_files(files, str(files[1])) == [1]
     assert matching_files(files, "other") == []
-    assert matching_files([Path("a[1].txt"), Path("a1.txt")], "a[1].txt") == [0, 1]  # itself, and as a pattern
+    assert matching_files([Path("a[1].txt"), Path("a1.txt")], "a[1].txt") == [0, 1]  # literally, and as a pattern
 
 
 def test_weights(files: list[Path]) -> None:
@@ -40,7 +40,7 @@ def test_weights(files: list[Path]) -> None:
 
 def test_documents_are_read_as_often_as_their_weight_says(files: list[Path]) -> None:
     selection = Selection(CorpusReader(files), None, [1, 2.5, 0.25])
-    for _ in range(2):  # as often as wanted
+    for _ in range(2):  # it can be read repeatedly
         read = [(document.paragraphs[0], copy) for document, copy in selection]
         by_file = [[(text, copy) for text, copy in read if path.name in text] for path in files]
         assert [text for text, _ in by_file[0]] == [f"Document {i} of a.txt in words." for i in range(200)]
@@ -81,6 +81,6 @@ def test_holding_out_by_a_hash() -> None:
 
 
 def test_bad_bytes_are_no_document_to_train_on(tmp_path: Path) -> None:
-    """The only document with a token is never held out."""
+    """The only document that has tokens is never held out."""
     (tmp_path / "a.txt").write_bytes(b"A text.\n\n\xff\xfe\xff\n")
     assert threshold(Selection(CorpusReader([tmp_path / "a.txt"])), 0.1) == 0

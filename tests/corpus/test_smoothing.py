@@ -1,4 +1,4 @@
-"""Exponentially smoothed sampling of languages: shares by hand, and documents as often as they say."""
+"""Exponentially smoothed sampling of languages: shares computed by hand, and a corpus that has them."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from firth.errors import ConfigError, InputError
 
 @pytest.fixture
 def texts(tmp_path: Path) -> list[Path]:
-    """A large and a small language, nine to one in characters."""
+    """A large and a small language, with a 9:1 ratio of characters."""
     sentence = "the old farmer walked to the river."
     for name, n in (("en[1].txt", 90), ("ko.txt", 10)):
         documents = [f"{sentence[:30]} {name[:2]} {i:02}" for i in range(n)]
@@ -33,7 +33,7 @@ def test_shares_by_hand(texts: list[Path], exponent: float) -> None:
 def test_the_corpus_has_the_smoothed_shares(texts: list[Path], tiny_vocab: Path, tmp_path: Path) -> None:
     languages = smoothed_languages(texts, 0.0)
     report = prepare(texts, tiny_vocab, tmp_path / "c", hold_out=0, workers=1, weights=weights_by_file(languages))
-    # 90 documents with weight 5/9, of which a hash chooses, and 10 five times each.
+    # 90 documents with weight 5/9, selected by hash, and 10 repeated five times each.
     assert report.documents == pytest.approx(100, abs=15)
 
 

@@ -1,4 +1,4 @@
-"""Pairs that wait on disk come back as those that stayed in memory."""
+"""Pairs spilled to disk come back in the same order as pairs kept in memory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The survey: planted duplicates are found and nothing else, for any number of workers and any memory."""
+"""The survey finds planted duplicates and nothing else, for any number of workers and any memory limit."""
 
 import random
 from pathlib import Path
@@ -42,7 +42,7 @@ def paragraphs(verdict: Verdict) -> dict[tuple[int, int], str]:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work of the worker processes done at once, in this one: many surveys in a short time."""
+    """Do the workers' tasks immediately in this process, so that many surveys run in a short time."""
 
     class Done:
         def __init__(self, value: object):
@@ -74,7 +74,7 @@ def test_each_kind_is_found_and_nothing_else_changes(tmp_path: Path, in_process:
         [*two, notice],
         near,
         [paragraph.upper().replace(".", "!") for paragraph in one],  # a duplicate of the first
-        [*near[:11], near[11] + " And more."],  # near the third
+        [*near[:11], near[11] + " And more."],  # a near-duplicate of the third
         [*document(5), notice],
         ["Heading.", *document(6), notice],
         ["Contents", "a", "b", "c", "d", *document(7)],
@@ -127,7 +127,7 @@ def test_several_files_are_counted_apart(tmp_path: Path, in_process: None) -> No
 def test_copies_are_removed_whatever_the_blocks(
     tmp_path_factory: pytest.TempPathFactory, in_process: None, seeds: list[int], block: int
 ) -> None:
-    """Of each document the first stays, and so do all that occur once."""
+    """The first copy of each document is kept, and so are all documents that occur once."""
     folder = tmp_path_factory.mktemp("s")
     path = write(folder / "t.txt", [document(seed) for seed in seeds])
     expected = ["" if seed not in seeds[:i] else "duplicates" for i, seed in enumerate(seeds)]

@@ -1,4 +1,4 @@
-"""Text files to tokenizer folder: what it writes, what it refuses, what it leaves behind."""
+"""From text files to a tokenizer folder: what is written, what is refused, what is left behind."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A corpus folder written by hand: ids that can be told apart, several shards, one of them empty."""
+"""A corpus folder written directly, without preprocessing: several shards, one of them empty."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def write_corpus(
     *,
     seed: int = 0,
 ) -> Path:
-    """A corpus folder whose shards have sentences of these lengths and random pieces."""
+    """Write a corpus folder whose shards have sentences of these lengths and random tokens."""
     tokenizer = Tokenizer.from_vocab(PIECES, lowercase=True)
     folder.mkdir(parents=True)
     tokenizer.save(folder / "tokenizer")

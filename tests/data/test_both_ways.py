@@ -1,4 +1,4 @@
-"""The two streams of a bidirectional language model, against the published generator written out."""
+"""The two streams of a bidirectional language model, compared with a plain version of the published generator."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def batches(length: int = 4, budget_tokens: int = 8, slots: int = 1, seed: int |
 
 
 def published(backward: bool) -> tuple[list[int], list[int]]:
-    """bilm-tf data.py, _get_batch, of one row: what is seen and what is to follow it."""
+    """bilm-tf data.py, _get_batch, for one sequence: its inputs and targets."""
     seen, answers = [], []
     for sentence in SENTENCES:
         whole = [END, *reversed(sentence), BEGIN] if backward else [BEGIN, *sentence, END]

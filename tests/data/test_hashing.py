@@ -1,4 +1,4 @@
-"""The hash behind all data: the same bits for ever, evenly spread, every key counted."""
+"""The hash behind all data: its bits are fixed and uniform, and every key counts."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ PINNED_ORDER = [0, 3, 2, 6, 1, 5, 7, 4]
 
 
 def test_bits_stay_what_they_are() -> None:
-    """Other bits would be other batches for every run that is resumed."""
+    """Different bits would change the batches of every resumed run."""
     assert seed_of(12345, 0, "mask") == PINNED_SEED
     assert draw(7, np.arange(3)).tolist() == PINNED_DRAW
     assert draw(7, np.arange(3), 5).tolist() == PINNED_TWO_KEYS
@@ -41,7 +41,7 @@ def chi_square(values: np.ndarray, n_bins: int) -> float:
 
 @pytest.mark.parametrize("keys", [np.arange(20_000), np.arange(20_000) << 16, np.arange(20_000) * 2**32])
 def test_draws_are_uniform(keys: np.ndarray) -> None:
-    """Chi-square over 16 and 100 bins, of the high, the middle and the low bits; 5 deviations allowed."""
+    """Chi-square over 16 or 100 bins of the high, middle and low bits; 5 standard deviations allowed."""
     bits = draw(11, keys)
     for values, n in (
         (below(bits, 100), 100),

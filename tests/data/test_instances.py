@@ -1,4 +1,4 @@
-"""Instance plans: pairs against the published recipe walked sentence by sentence, windows by their cover."""
+"""Instance plans: pairs match the published recipe run sentence by sentence; windows cover every token once."""
 
 import numpy as np
 import pytest
@@ -25,13 +25,13 @@ SEED, EPOCH = 5, 2
 
 
 def offsets(documents: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays of a shard: where sentences begin among the tokens, documents among the sentences."""
+    """The offset arrays of a shard: sentences in tokens, documents in sentences."""
     sentences = np.cumsum([0, *(n for document in documents for n in document)])
     return sentences, np.cumsum([0, *map(len, documents)])
 
 
 def cut_one_by_one(a: list[int], b: list[int], room: int, bits_a: int, bits_b: int) -> None:
-    """The published truncation: a coin a token, and the longer side (B on ties) loses it."""
+    """The published truncation: the longer side (B on ties) loses its first or last token by coin flip."""
     while len(a) + len(b) > room:
         side, from_a = (a, True) if len(a) > len(b) else (b, False)
         bits = bits_a if from_a else bits_b
@@ -48,7 +48,7 @@ def cut_one_by_one(a: list[int], b: list[int], room: int, bits_a: int, bits_b: i
 def pairs_one_by_one(
     documents: list[list[int]], room: int, short_share: float
 ) -> list[tuple[list[int], list[int], int]]:
-    """Specification §4, steps 3 to 5, with lists of tokens; each choice asks the same hash for its number."""
+    """Specification §4, steps 3 to 5, on lists of tokens; each choice draws from the same hash."""
     tokens = iter(range(10**6))
     texts = [[[next(tokens) for _ in range(n)] for n in document] for document in documents]
     starts = offsets(documents)[1].tolist()
@@ -128,9 +128,9 @@ def documents_of(places: np.ndarray, sentences: np.ndarray, documents: np.ndarra
 
 
 def test_labels_say_where_the_second_text_is_from() -> None:
-    """Follows: the same document, right after A. Random: another document, always."""
+    """B follows A: the same document, right after A. Random B: always another document."""
     sentences, documents = offsets(many())
-    # So much room that nothing is cut: only a chunk's last sentence goes beyond the target.
+    # Truncation removes little: only a chunk's last sentence exceeds the target.
     plan = plan_pairs(sentences, documents, 60, 0.1, 1, 0)
     assert plan.random_next is not None
     of_a, of_b = (documents_of(x[:, 0], sentences, documents) for x in (plan.a, plan.b))
@@ -147,7 +147,7 @@ def test_labels_say_where_the_second_text_is_from() -> None:
 
 
 def test_shares_are_those_of_the_recipe() -> None:
-    """Half of the chunks that can be split are followed by another text, and all that cannot."""
+    """Half of the chunks that can be split, and all that cannot, get a random B."""
     documents = many(2000)
     plan = plan_pairs(*offsets(documents), 60, 0.1, 1, 0)
     assert plan.random_next is not None
@@ -155,7 +155,7 @@ def test_shares_are_those_of_the_recipe() -> None:
     long_ones = [[4] * 40 for _ in range(1000)]
     balanced = plan_pairs(*offsets(long_ones), 60, 0.0, 1, 0)
     assert balanced.random_next is not None
-    # At most the last chunk of a document has one sentence; the others toss a fair coin.
+    # Only the last chunk of a document can have a single sentence; the others flip a fair coin.
     share, n = balanced.random_next.mean(), len(balanced.random_next)
     assert 0.5 < share < 0.56 and n > 3000
     targets = _targets(20_000, 60, 0.1, 3, 0)
@@ -172,12 +172,12 @@ def test_random_texts_come_from_everywhere() -> None:
         plan = plan_pairs(sentences, bounds, 20, 0.0, 1, epoch)
         assert plan.random_next is not None
         begins += (plan.b[plan.random_next == 1, 0] // 5).tolist()
-    # Every sentence of every document begins some random text (give or take those that truncation moved).
+    # Every sentence of every document starts some random B (truncation may shift a start).
     assert set(begins) == set(range(200))
 
 
 def test_unused_sentences_are_put_back() -> None:
-    """After a random text the next chunk begins where A ended: all text is in some A or following B."""
+    """After a random B the next chunk starts where A ended, so all text is in some A or in a B that follows A."""
     documents = [[4] * 30 for _ in range(30)]
     plan = plan_pairs(*offsets(documents), 1000, 0.0, 1, 0)
     assert plan.random_next is not None
@@ -186,7 +186,7 @@ def test_unused_sentences_are_put_back() -> None:
         used[slice(*a)] += 1
         if not label:
             used[slice(*b)] += 1
-    # With this much room nothing is cut, so each token is its document's own text exactly once.
+    # With this much room nothing is cut, so each token occurs exactly once as its document's own text.
     assert bool((used == 1).all())
 
 
@@ -240,9 +240,9 @@ def test_more_than_64_coins_are_fair_too() -> None:
 def test_another_document_is_another_one_if_there_is() -> None:
     chosen = [_another(3, 10, seed) for seed in range(2000)]
     counts = np.bincount(chosen, minlength=10)
-    assert counts[3] == 0  # ten in a row would be one in a billion
+    assert counts[3] == 0  # nine equal draws: a chance of one in a billion
     assert counts.sum() - counts.min() == 2000 and counts[counts > 0].min() > 150
-    # With two documents nine more draws fail now and then: then it is the document itself.
+    # With two documents all nine draws sometimes give the same document, which is then kept.
     assert {_another(0, 2, seed) for seed in range(5000)} == {0, 1}
 
 
@@ -291,11 +291,11 @@ def test_windows_of_a_stream_hold_it_once(n: int, length: int, seed: int | None)
 
 
 def test_varied_windows_are_those_of_the_recipe() -> None:
-    """70 words with a deviation of 5, and one time in twenty 35; of a deviation that large, 5 at least."""
+    """Windows of 70 ± 5 words (mean ± standard deviation), one in 20 of 35 ± 5, none below 5."""
     sizes = np.diff(plan_windows(2_000_000, 70, seed=1))[:-1]
     halves = sizes < 52
     assert abs(halves.mean() - 0.05) < 0.005
-    # int() cuts half a word off.
+    # int() truncates: half a word less on average.
     assert abs(sizes[~halves].mean() - 69.5) < 0.2 and abs(sizes[~halves].std() - 5) < 0.1
     assert abs(sizes[halves].mean() - 34.5) < 0.6 and abs(sizes[halves].std() - 5) < 0.5
     short = np.diff(plan_windows(200_000, 8, seed=1))[:-1]

@@ -1,4 +1,4 @@
-"""The stream of micro-batches: one stream, whatever the workers, the ranks and the place of entry."""
+"""The stream of micro-batches: the same for any number of workers and ranks and any starting point."""
 
 from collections import Counter
 from itertools import islice
@@ -89,7 +89,7 @@ KINDS: list[dict[str, Any]] = [
 def test_any_step_can_be_entered_by_its_place(folder: Path, kind: dict[str, Any]) -> None:
     n = 25
     whole = contents(read(loader(folder, **kind), n))
-    # More than one epoch, so that shards and epochs end in between.
+    # More than one epoch, so that the stream crosses shard and epoch boundaries.
     assert Place.parse(whole[-1][1]).epoch >= 1
     for step in range(1, n):
         start = Place.parse(whole[step - 1][1])
@@ -128,14 +128,14 @@ def rows_of(batch: Batch) -> list[tuple[int, ...]]:
 
 
 def restored(batch: Batch) -> list[tuple[int, ...]]:
-    """Rows as they were before masking."""
+    """The sequences before masking."""
     ids = batch.tokens.ids.clone()
     ids[batch.targets["mlm"].index] = batch.targets["mlm"].label
     return [tuple(row.tolist()) for row in ids.split(batch.tokens.rows.lengths.tolist())]
 
 
 def epoch(source: Loader, number: int) -> list[Batch]:
-    """All micro-batches of an epoch (of one-slot steps)."""
+    """All micro-batches of an epoch whose steps have one slot."""
     batches: list[Batch] = []
     steps = source.steps(Place(epoch=number), step=0)
     for found, _ in steps:
@@ -170,7 +170,7 @@ def test_a_text_is_read_and_written_once_an_epoch(folder: Path) -> None:
         for begin, row in zip(batch.tokens.rows.first.tolist(), rows_of(batch), strict=True):
             text = row[: len(row) // 2]
             assert row == text * 2 and text[-1] == end and end not in text[:-1]
-            # From the end of the text on, each token says the next one: the whole text, and its end.
+            # From the end of the text onwards, each token predicts the next: the whole text and its end token.
             assert [next(asked) - begin for _ in text] == list(range(len(text) - 1, len(row) - 1))
             assert tuple(next(written) for _ in text) == text
             found.update(text[:-1])
@@ -185,7 +185,7 @@ def test_every_epoch_has_new_pairs_and_masks(folder: Path) -> None:
 
 
 def test_fixed_copies_repeat_after_their_number(folder: Path) -> None:
-    """Rows, their masks too, come again every ``duplicates`` epochs; the batches are cut anew."""
+    """Sequences and their masks repeat every ``duplicates`` epochs; the batches are cut differently."""
     source = loader(folder, slots=1, duplicates=2)
     seen = [epoch(source, n) for n in range(4)]
     rows = [sorted(row for batch in batches for row in rows_of(batch)) for batches in seen]
@@ -195,7 +195,7 @@ def test_fixed_copies_repeat_after_their_number(folder: Path) -> None:
 
 
 def test_phases_change_at_their_step_and_begin_anew(folder: Path) -> None:
-    """Of 20 steps the last 40 % are long."""
+    """The last 40 % of the 20 steps use the long length."""
     stream = read(loader(folder, long_length=32, long_share=0.4), 20)
     phases = [{Place.parse(batch.place).phase for batch in batches} for batches, _ in stream]
     assert phases == [{0}] * 12 + [{1}] * 8
@@ -213,7 +213,7 @@ def test_rows_and_batches_keep_to_their_sizes(folder: Path) -> None:
 
 
 def test_streams_keep_to_their_slots(folder: Path) -> None:
-    """Within a shard, micro-batch i of a step goes on where micro-batch i of the step before ended."""
+    """Within a shard, micro-batch i of a step continues where micro-batch i of the previous step ended."""
     before: list[Batch] = []
     goes_on = 0
     for batches, _ in read(loader(folder, instances="streams", slots=3), 30):
@@ -229,7 +229,7 @@ def test_streams_keep_to_their_slots(folder: Path) -> None:
 
 
 def test_varied_windows_are_others_every_epoch(folder: Path) -> None:
-    """And the rate of a step is in proportion to their length, which all its micro-batches have."""
+    """All micro-batches of a step have one length, and the step's learning rate is proportional to it."""
     source = loader(folder, slots=2, instances="streams", varied_windows=True)
     by_epoch: dict[int, list[int]] = {0: [], 1: []}
     for batches, _ in read(source, 80):
@@ -334,9 +334,9 @@ def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("length", "budget_tokens"), [(128, 2048), (512, 4096)])
 def test_no_rank_waits_long_for_another(length: int, budget_tokens: int, tmp_path: Path) -> None:
-    """Micro-batches are filled by tokens with sequences of like length: what each costs differs little."""
+    """Micro-batches hold equally many tokens in sequences of similar length, so their costs differ little."""
     rng = np.random.default_rng(7)
-    # Articles: sentences of about 30 tokens, a few dozen or hundred of them.
+    # Articles: 10 to 199 sentences of about 30 tokens each.
     documents = [
         np.clip(rng.lognormal(3.2, 0.6, rng.integers(10, 200)), 3, 120).astype(int).tolist()
         for _ in range(budget_tokens // 6)

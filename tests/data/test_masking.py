@@ -1,4 +1,4 @@
-"""Masking: exact counts, the published shares, whole words, and that a row is masked alike in any company."""
+"""Masking: exact counts, the published shares, whole words, and the same masks for a sequence in any batch."""
 
 import math
 
@@ -12,7 +12,7 @@ from firth.data.masking import Masker
 from firth.errors import ConfigError
 
 V, MASK_ID = 60, 4
-CONTINUES = np.arange(V) >= 30  # pieces 30 to 59 are ##pieces
+CONTINUES = np.arange(V) >= 30  # tokens 30 to 59 start with ##
 
 
 def masker(length: int = 128, **options: float | bool) -> Masker:
@@ -20,7 +20,7 @@ def masker(length: int = 128, **options: float | bool) -> Masker:
 
 
 def rows(lengths: list[int], seed: int = 0, *, pair: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, starts and special places of rows ``[2] … [3] … [3]``."""
+    """Ids, starts and special-token flags of sequences ``[2] … [3] … [3]``."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(5, V, sum(lengths))
     starts = np.cumsum([0, *lengths[:-1]])
@@ -43,7 +43,7 @@ LENGTHS = st.lists(st.integers(3, 40), min_size=1, max_size=6)
 @settings(max_examples=100)
 @given(LENGTHS, st.sampled_from([0, 1, 3]), st.sampled_from([0.15, 0.5]))
 def test_each_row_has_exactly_the_published_number(lengths: list[int], most: int, share: float) -> None:
-    """min(most, max(1, round(length · share))), Python's round; fewer only where fewer can be chosen."""
+    """min(most, max(1, round(length · share))) with Python's round; fewer only if there are fewer candidates."""
     ids, starts, special = rows(lengths)
     make = masker(40, share=share, max_predictions=most)
     _, index, _ = make(ids, starts, special, np.arange(len(lengths)), 1)
@@ -101,7 +101,7 @@ def test_shares_of_masked_kept_and_random() -> None:
     for share, expected in ((masked, 0.8 + 0.1 / V), (same, 0.1 + 0.1 / V)):
         assert abs(share.mean() - expected) < 5 * math.sqrt(expected / n)
     random = seen[index][~masked & ~same]
-    # Any piece may come, special ones too, each as often as the others.
+    # Any token may be the replacement, special tokens included, all equally often.
     found = np.bincount(random, minlength=V)
     expected_each = 0.1 * n / V
     assert found[[0, 1, 2, 3]].min() > 0
@@ -164,7 +164,7 @@ def test_seed_and_key_decide() -> None:
 
 
 def words_of(ids: np.ndarray, special: np.ndarray) -> list[list[int]]:
-    """The published grouping of one row: a ##piece joins the group before it, if there is one."""
+    """The published grouping of one sequence: a ## token joins the group before it, if there is one."""
     groups: list[list[int]] = []
     for place in np.flatnonzero(~special).tolist():
         if CONTINUES[ids[place]] and groups:
@@ -188,7 +188,7 @@ def test_whole_words_are_whole_and_fit(lengths: list[int], share: float, seed: i
         wanted = min(math.ceil(share * 128), max(1, round(length * share)))
         used = sum(map(len, taken))
         assert used <= wanted
-        # Nothing that was left out would still have fitted.
+        # No group that was left out would still fit.
         assert all(used + len(group) > wanted for group in groups if group not in taken)
 
 

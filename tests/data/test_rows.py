@@ -1,4 +1,4 @@
-"""Batches of rows against plain loops, and streams whose columns go on from batch to batch."""
+"""Batches of sequences, compared with plain loops, and streams whose columns continue across batches."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ STREAM = Layout((), (102,), (102,), has_segments=False)
 
 
 def shard(document_lengths: list[list[int]], dtype: Any = np.uint16) -> Shard:
-    """Ids count up from 0, so that each says where it is from."""
+    """A shard whose ids count up from 0, so that each id shows its position."""
     sentences = np.cumsum([0, *(n for document in document_lengths for n in document)])
     documents = np.cumsum([0, *map(len, document_lengths)])
     return Shard("train-00000", np.arange(sentences[-1]).astype(dtype), sentences, documents)
@@ -97,7 +97,7 @@ def test_batches_hold_rows_of_similar_length_in_random_order() -> None:
     assert spread < 5
     means = np.array([sizes[batch].mean() for batch in batches])
     assert abs(float(np.corrcoef(means, np.arange(len(means)))[0, 1])) < 5 / len(means) ** 0.5
-    # Nearly full: at most one shortest row wasted, but where a pool ends.
+    # Nearly full: at most one shortest sequence is wasted, except at the end of a pool.
     fill = np.array([sizes[batch].sum() for batch in batches]) / 500
     assert fill.mean() > 0.9
     assert [b.tolist() for b in cut_batches(sizes, 500, 2)] != [b.tolist() for b in batches]
@@ -167,13 +167,13 @@ def stream(length: int = 5, budget: int = 15, slots: int = 2) -> StreamBatches:
 
 
 def whole_stream() -> list[int]:
-    """Every document ended by piece 102."""
+    """All documents, each ended by token 102."""
     bounds = SHARD.document_tokens.tolist()
     return [i for a, b in zip(bounds[:-1], bounds[1:], strict=True) for i in [*range(a, b), 102]]
 
 
 def columns_of(made: StreamBatches, slot: int) -> tuple[list[list[int]], list[list[int]]]:
-    """What the rows of one slot read and are asked for, over all its batches."""
+    """The inputs and targets of each row of one slot, over all its batches."""
     slots, rows, _ = made.columns.shape
     read: list[list[int]] = [[] for _ in range(rows)]
     asked: list[list[int]] = [[] for _ in range(rows)]
@@ -204,7 +204,7 @@ def test_streams_go_on_in_every_slot(length: int, budget: int, slots: int) -> No
             begin = (slot * rows + row) * size
             assert read[row] == text[begin : begin + size - 1]
             assert asked[row] == text[begin + 1 : begin + size]
-    # Only what is left over from cutting into columns is not read.
+    # Only the remainder of cutting into columns is not read.
     assert len(text) - n_slots * rows * size < n_slots * rows
 
 

@@ -1,4 +1,4 @@
-"""The corpus on disk: what was written is read, and any damage is named."""
+"""The corpus on disk: it reads back as written, and any damage is reported."""
 
 import json
 from collections.abc import Callable

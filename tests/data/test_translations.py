@@ -1,4 +1,4 @@
-"""Batches of parallel text: who is whose translation, what is asked for, and what is left out."""
+"""Batches of parallel text: aligned pairs, their targets, and the pairs that are left out."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ PAIRS = [[3, 4], [2, 2], [9, 1], [1, 8], [5, 5]]
 
 
 def parallel(folder: Path, pairs: list[list[int]] | None = None) -> Corpus:
-    """A corpus of pairs of these lengths."""
+    """A parallel corpus whose pairs have these lengths."""
     import dataclasses
 
     train = [PAIRS if pairs is None else pairs]

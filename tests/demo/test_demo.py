@@ -1,4 +1,4 @@
-"""The whole demo in miniature, on a little text of its own."""
+"""The whole demo in miniature, on a small text of its own."""
 
 import dataclasses
 import json
@@ -56,7 +56,7 @@ _WORDS = {
 
 
 def tiny_docs() -> PythonDocs:
-    """Two parts of a library, in twelve modules each."""
+    """Two parts of a library, with twelve modules each."""
     rng = random.Random(3)
     documents, labelled = [], []
     for part, words in _WORDS.items():
@@ -69,7 +69,7 @@ def tiny_docs() -> PythonDocs:
 
 @pytest.fixture(autouse=True, scope="module")
 def no_shipped_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of shipped models, empty: those of this tree are not part of a test."""
+    """An empty folder of shipped models, so that the tests do not use those of this repository."""
     folder = tmp_path_factory.mktemp("weights")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job, "WEIGHTS", folder)
@@ -78,7 +78,7 @@ def no_shipped_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, list[str]]:
-    """A finished demo, and what it said."""
+    """A finished demo and its messages."""
     said: list[str] = []
     out = tmp_path_factory.mktemp("demo") / "out"
     return demo(out, settings=SETTINGS, docs=tiny_docs(), tell=said.append), said
@@ -123,7 +123,7 @@ def test_a_finished_demo_does_nothing_again(made: tuple[DemoResult, list[str]]) 
 def test_an_interrupted_demo_goes_on(
     made: tuple[DemoResult, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupted in every stage once, two of them in the midst: the same numbers in the end."""
+    """A demo interrupted once in every stage, in two of them midway, ends with the same numbers."""
     scoring: Callable[..., Score] = Trials.score
 
     def stop(*_: object) -> NoReturn:
@@ -155,7 +155,7 @@ def test_an_interrupted_demo_goes_on(
             patch.setattr(where, name, function)
             with pytest.raises(KeyboardInterrupt, match="the same command resumes"):
                 run()
-    # What a kill may leave as well.
+    # A kill may leave these too.
     (tmp_path / "out" / ".tuning-x").mkdir()
     with open(tmp_path / "out" / "scores.jsonl", "a", encoding="utf-8") as file:
         file.write('{"start": "pre-tr')
@@ -179,7 +179,7 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(ConfigError, match="exists already and is no demo"):
         demo(tmp_path, settings=SETTINGS, tell=said.append)
-    assert said == []  # not even the text is read before
+    assert said == []  # refused before the text is read
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 
@@ -201,7 +201,7 @@ def test_shipped_models_are_compared_first(tiny_run: Path, tmp_path: Path, monke
         patch.setattr(job._Demo, "write_text", stop)
         with pytest.raises(KeyboardInterrupt, match="the same command resumes"):
             run()
-    # The shipped models have been compared before anything was pre-trained.
+    # The shipped models are compared before anything is pre-trained.
     first = [json.loads(line) for line in (tmp_path / "out" / "scores.jsonl").read_text("utf-8").splitlines()]
     assert {(s["task"], s["start"]) for s in first} == {
         (DOCSTRINGS, SHIPPED_START), (DOCSTRINGS, TFIDF), (REVIEWS, SHIPPED_START), (REVIEWS, TFIDF), (REVIEWS, FRESH)

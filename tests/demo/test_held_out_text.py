@@ -1,4 +1,4 @@
-"""Blanks and nearest sentences: which are chosen, and what is counted."""
+"""Masked words and nearest sentences: which are chosen, and what is counted."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_length_is_in_pieces_and_the_order_depends_on_the_text_alone(tiny_run: P
 
 
 def test_nearest_ones_are_others_in_order_with_their_chance(tiny_run: Path) -> None:
-    # A sentence and the same one with another mark at its end are nearer than strangers.
+    # A sentence and its copy with other final punctuation are nearer than unrelated sentences.
     sentences = [*SENTENCES, Sentence(TEXTS[0].replace(".", "?"), "d0")]
     alike = find_alike(load_model(tiny_run), sentences, n_nearest=2)
     assert alike.neighbours[0].nearest[0][0] is sentences[3] and alike.neighbours[3].nearest[0][0] is sentences[0]
@@ -58,5 +58,5 @@ def test_nearest_ones_are_others_in_order_with_their_chance(tiny_run: Path) -> N
         cosines = [cosine for _, cosine in item.nearest]
         assert item.query not in [s for s, _ in item.nearest] and cosines == sorted(cosines, reverse=True)
         assert np.all(np.abs(cosines) <= 1 + 1e-6)
-    # Documents of three sentences and of one: 3 · 2 of the 4 · 3 ordered pairs are of one document.
+    # One document has three sentences, the other one: 3 · 2 of the 4 · 3 ordered pairs share a document.
     assert alike.chance == pytest.approx(0.5) and 0.5 <= alike.same_document <= 1

@@ -1,4 +1,4 @@
-"""The documentation that Python carries: cleaning, labels, and splits that do not leak."""
+"""The documentation that ships with Python: cleaning, labels, and splits that do not leak."""
 
 from collections import Counter
 from pathlib import Path
@@ -58,7 +58,7 @@ def write(folder: Path, name: str, text: str) -> None:
 
 
 def functions(subject: str, n: int) -> str:
-    """Source of ``n`` functions whose docstrings all differ in a plain word."""
+    """Source code of ``n`` functions whose docstrings differ in one word each."""
     words = ["".join(chr(ord("a") + int(digit)) for digit in str(i)) for i in range(n)]
     docstrings = [f"Tell {subject} to fetch thing {word}." for word in words]
     return "\n".join(f'def f{i}():\n    """{text}"""' for i, text in enumerate(docstrings))
@@ -168,11 +168,11 @@ def test_split_does_not_leak_and_the_test_set_is_one(docs: PythonDocs) -> None:
     train_units = {unit(t) for t in everything.train}
     assert not train_units & {unit(t) for t in split.test}
     shared = {t.where.split(":")[1] for t in everything.train} & {t.where.split(":")[1] for t in split.test}
-    assert len(shared) <= len(PARTS)  # only modules that are most of their part are split by class
+    assert len(shared) <= len(PARTS)  # only modules that dominate their part are split by class
 
 
 def unit(text: Text) -> tuple[str, str]:
-    """The module and the outermost class or function a docstring stands in."""
+    """The module and the outermost class or function that a docstring is in."""
     _, module, name = text.where.split(":")
     return module, name.partition(".")[0]
 

@@ -1,4 +1,4 @@
-"""The demo's comparison with several processes."""
+"""The demo's comparison, run in several processes."""
 
 import multiprocessing
 from pathlib import Path
@@ -18,7 +18,7 @@ WAYS = [(DOCSTRINGS, TFIDF), (DOCSTRINGS, FRESH)]
 
 @pytest.fixture
 def tiny_trials(tiny_run: Path, tmp_path: Path) -> Trials:
-    """Eight trials beside a pre-trained model."""
+    """Eight trials next to a pre-trained model."""
     texts = [
         Text(f"{word} number {i} of {part}", part, f"stdlib:{part}{i // 4}:f{i}")
         for part, word in (("files", "open"), ("email", "send"))
@@ -31,7 +31,7 @@ def tiny_trials(tiny_run: Path, tmp_path: Path) -> Trials:
 
 @pytest.fixture
 def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine with two processors, whatever this one has."""
+    """Pretend that the machine has two CPUs."""
     monkeypatch.setattr(job, "cpu_count", lambda: 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 

@@ -1,4 +1,4 @@
-"""``firth convert``: what is written reads as the same numbers, appears whole, and says where it comes from."""
+"""``firth convert``: its output reads back as the same numbers, appears whole, and records its source."""
 
 import json
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_a_new_vocabulary_in_googles_layout_is_told_apart(tmp_path: Path) -> Non
 
 
 def test_what_was_never_trained_is_not_passed_on(tmp_path: Path) -> None:
-    """Other files have no place to say that a part is at random: read again, it is refused as before."""
+    """Other formats cannot mark a part as untrained, so it is left out; read back, it is refused as before."""
     source = publish(tmp_path / "bare", encoder_alone(masked()), architecture="BertModel")
     convert(source, tmp_path / "m")
     done = convert(tmp_path / "m", tmp_path / "hf", "hf")
@@ -93,7 +93,7 @@ def test_what_was_never_trained_is_not_passed_on(tmp_path: Path) -> None:
     assert ("new", "the masked-LM head: never trained, at random") in done.facts
     assert not [name for name in load_tensors(tmp_path / "hf" / "model.safetensors") if name.startswith("cls.")]
     assert open_model(tmp_path / "hf").untrained == read_model(tmp_path / "m").untrained == ("mlm",)
-    # Masked language modelling alone teaches no summary of a text.
+    # Masked language modelling alone does not train the pooler.
     (tmp_path / "small").mkdir()
     tokenizer = Tokenizer.from_vocab(PIECES, lowercase=False)
     provenance = {"recipe": {"objective.next_sentence": False}}
@@ -104,7 +104,7 @@ def test_what_was_never_trained_is_not_passed_on(tmp_path: Path) -> None:
 
 
 def test_a_shortened_model_predicts(tmp_path: Path) -> None:
-    """A fine-tuned model keeps its length of windows, which may be more than it reads now."""
+    """The window length of a fine-tuned model, which may exceed the new maximum, is shortened too."""
     options = ClassifyConfig(labels=("a", "b"), windows=WindowConfig(length=32))
     objective = fine_tuned("classify", options)
     convert(ours(tmp_path / "m", "classify", objective), tmp_path / "short", max_positions=16)
@@ -118,7 +118,7 @@ def test_sentence_transformers_files_beside_a_model_folder(tmp_path: Path) -> No
     convert(ours(tmp_path / "m"), tmp_path / "st", "st")
     assert json.loads((tmp_path / "st" / "1_Pooling" / "config.json").read_text())["pooling_mode_mean_tokens"] is True
     same(read_model(tmp_path / "st"), read_model(tmp_path / "m"))
-    # Without what is ours it is a folder of theirs.
+    # Without firth.json it is a plain sentence-transformers folder.
     (tmp_path / "st" / "firth.json").unlink()
     loaded = open_model(tmp_path / "st")
     assert find_format(tmp_path / "st").format.key == "st" and loaded.embedding == EmbeddingConfig()
@@ -138,7 +138,7 @@ def test_systems_that_only_firth_has(target: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         convert(ours(tmp_path / "n", "classify", fine_tuned("classify", mixed)), tmp_path / "x", target)
     assert not (tmp_path / "x").exists()
-    # Where no option is to blame, none is named.
+    # If no option is the cause, none is named.
     assert writing._without_them(ClassifyConfig(labels=("a", "b"))) == ""
 
 

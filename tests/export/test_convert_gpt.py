@@ -1,4 +1,4 @@
-"""GPT from and to the folders of others: OpenAI's arrays, Hugging Face's, and its vocabulary without special pieces."""
+"""Converting GPT: OpenAI's arrays, Hugging Face folders, and a vocabulary without special tokens."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from firth.text.tokenizer_kinds import SPECIALS
 
 LETTERS = "abcdefgh"
 MERGES = ["a b", "ab c</w>", "d e"]
-# As theirs: <unk>, letters, letters that end a word, what merges make.
+# In OpenAI's order: <unk>, letters, letters that end a word, merged tokens.
 BPE = {
     piece: i
     for i, piece in enumerate(["<unk>", *LETTERS, *(f"{c}</w>" for c in LETTERS), "ab", "abc</w>", "de", "\n</w>"])
@@ -50,7 +50,7 @@ def language_model(vocab_size: int = len(BPE), width: int = 64) -> TiedLM:
 
 
 def huggingface(folder: Path, made: TiedLM) -> Path:
-    """A folder of theirs with OpenAI's vocabulary."""
+    """A Hugging Face folder with OpenAI's vocabulary."""
     folder.mkdir()
     vocabulary(folder, ("vocab.json", "merges.txt"))
     theirs = to_theirs(made.state_dict(), expand(NAMES, 2))
@@ -77,7 +77,7 @@ def released(folder: Path, made: TiedLM, tmp_path: Path) -> Path:
 
 
 def ids_without_specials() -> list[str]:
-    """WordPiece with as many pieces as BPE, special ones first: all of its rows are written."""
+    """A WordPiece vocabulary as large as BPE's, special tokens first, so that all embedding rows are written."""
     return [*SPECIALS, *(f"p{i}" for i in range(len(BPE) - len(SPECIALS)))]
 
 
@@ -92,7 +92,7 @@ def test_special_pieces_are_put_behind_all_others(kind: str, tmp_path: Path) -> 
     loaded = read_model(tmp_path / "made")
     assert loaded.system_name == "gpt" and loaded.untrained == (SPECIAL_TOKENS,)
     tokenizer, state = loaded.tokenizer, loaded.objective.state_dict()
-    # No id of the others moves.
+    # The ids of the other tokens do not change.
     assert tokenizer.pieces[: len(BPE)] == list(BPE) and tuple(tokenizer.pieces[len(BPE) :]) == NEW
     assert (tokenizer.start_id, tokenizer.between_id, tokenizer.end_id) == tuple(range(len(BPE), len(BPE) + 3))
     assert [tokenizer.pieces[i] for i in tokenizer.encode("abc de x").ids] == ["abc</w>", "d", "e</w>", "<unk>"]
@@ -101,7 +101,7 @@ def test_special_pieces_are_put_behind_all_others(kind: str, tmp_path: Path) -> 
         assert torch.equal(state[name][: len(tensor)], tensor), name
     new = state[PIECES][len(BPE) :]
     assert 0.01 < float(new.std()) < 0.03
-    # The same rows each time.
+    # The new rows are the same each time.
     assert torch.equal(open_model(source).objective.state_dict()[PIECES], state[PIECES])
     assert "special tokens" in (tmp_path / "made" / "README.md").read_text()
 
@@ -117,7 +117,7 @@ def test_a_folder_of_ours_has_its_special_pieces_already(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("more", [1, 2, 4, 11, 43])
 def test_padded_embeddings_are_named(more: int, tmp_path: Path) -> None:
-    """Rows up to a round number: nobody can tell them from special pieces that someone has trained."""
+    """Rows that pad the table to a round number cannot be told from trained special tokens."""
     source = huggingface(tmp_path / "m", language_model(len(BPE) + more))
     with pytest.raises(CheckpointError, match=f"{len(BPE) + more} rows of embeddings for {len(BPE)} tokens") as caught:
         open_model(source)
@@ -126,7 +126,7 @@ def test_padded_embeddings_are_named(more: int, tmp_path: Path) -> None:
 
 
 def test_special_pieces_of_others_are_the_rows_behind_the_vocabulary(tmp_path: Path) -> None:
-    """As many as there are of them: so does who fine-tunes with transformers."""
+    """Exactly as many extra rows as special tokens are those tokens, as after fine-tuning with transformers."""
     loaded = open_model(huggingface(tmp_path / "m", made := language_model(len(BPE) + 3)))
     assert loaded.untrained == () and loaded.tokenizer.pieces[-3:] == list(NEW)
     assert torch.equal(loaded.objective.state_dict()[PIECES], made.state_dict()[PIECES])
@@ -144,7 +144,7 @@ def test_to_openai_and_back(tmp_path: Path) -> None:
     assert sum(len(array) for array in arrays) == sum(int(np.prod(shape)) for shape in shapes)
     again, before = open_model(tmp_path / "npy"), read_model(tmp_path / "made")
     assert again.tokenizer.fingerprint == before.tokenizer.fingerprint
-    # Special pieces begin anew as they did the first time.
+    # Special tokens are initialised as they were the first time.
     for name, tensor in before.objective.state_dict().items():
         assert torch.equal(again.objective.state_dict()[name], tensor), name
 

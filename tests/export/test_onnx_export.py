@@ -1,4 +1,4 @@
-"""``firth convert --as onnx``: onnxruntime says what Firth says, at any shape, or nothing is written."""
+"""``firth convert --as onnx``: onnxruntime agrees with Firth at any shape, or nothing is written."""
 
 import importlib.util
 import json
@@ -50,7 +50,7 @@ from firth.tasks.table import TASKS
 from firth.text.records import Choice, Question, Tagged, Text
 from firth.text.tokenizer import Tokenizer
 
-# One layer: most of an export's time is spent layer by layer.
+# One layer, because export time grows with the number of layers.
 ONE = BertConfig(vocab_size=len(PIECES), width=8, n_layers=1, n_heads=2, feed_forward_width=12, max_positions=32)
 LTR = replace(ONE, causal=True)
 LABELS = ("a", "b")
@@ -66,7 +66,7 @@ def tuned(task: str, options: Any, sizes: BertConfig = ONE) -> Objective:
 
 
 def undecided(classifier: Any) -> Objective:
-    """Both labels occur: the bias takes away what all texts have in common."""
+    """Shift the bias so that both labels occur."""
     with torch.no_grad():
         classifier.head.bias[1] += 3.195
     return classifier
@@ -110,7 +110,7 @@ MODELS: dict[str, tuple[str, str, Make, list[Any]]] = {
     "pre-trained left to right": ("bert-ltr", PRETRAINING, lambda: drawn(CausalLM(Bert(LTR), CausalLMConfig())), []),
 }
 
-# Of it the weights are taken to be too many for one file.
+# The model whose weights are treated as too large for one file.
 LARGE = "choose"
 
 
@@ -128,7 +128,7 @@ def packages() -> None:
 
 @pytest.fixture(scope="module")
 def exported(packages: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Loaded, Path]]:
-    """A model by its name above, and the folder it was exported to, once; tests must not change it."""
+    """A model of MODELS by name, and its export folder; each is exported once, so tests must not change it."""
     home, done = tmp_path_factory.mktemp("onnx"), dict[str, tuple[Loaded, Path]]()
 
     def make(name: str) -> tuple[Loaded, Path]:
@@ -156,7 +156,7 @@ def test_a_task_is_answered_as_by_firth(name: str, exported: Exported) -> None:
     examples = task.examples(records, maker, objective.config)
     session = open_session(folder / GRAPH)
     expected: Any = row_outputs(objective, examples)  # type: ignore[arg-type]  # all here have a task
-    for budget in (4096, 1):  # rows of very different length in one rectangle, and each row alone
+    for budget in (4096, 1):  # sequences of very different length in one batch, and each alone
         found = session_outputs(session, objective.config, examples, loaded.tokenizer.pad_id, budget_tokens=budget)
         for ours, theirs in zip(expected, found, strict=True):
             for row, other in zip(ours, theirs, strict=True):
@@ -259,7 +259,7 @@ def test_the_example_of_the_page(exported: Exported) -> None:
 
 @pytest.fixture
 def classifier(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The classifier's model folder, whose graph is not made again."""
+    """The classifier's model folder; its exported graph is reused."""
     _, folder = exported("classify")
     monkeypatch.setattr(job, "_export", lambda module, inputs, path, max_length: shutil.copy(folder / GRAPH, path))
     return folder.parent / "classify"
@@ -286,7 +286,7 @@ def test_large_weights_lie_beside_the_graph(exported: Exported, tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def labelled(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts with the labels that the classifier gives them, which so has every one right."""
+    """Texts with the labels that the classifier predicts, so that its accuracy is 100 %."""
     loaded, _ = exported("classify")
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(WORDS, size=n)) for n in rng.integers(1, 12, size=40)]
@@ -392,7 +392,7 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_numbers_are_compared_by_their_size(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logits of thirties are no nearer to PyTorch's in float32 than PyTorch's own are to float64."""
+    """Near 30, even PyTorch's float32 logits differ this much from float64."""
     loaded, _ = exported("pre-trained")
     monkeypatch.setattr(job, "_differences", lambda *_: {"logits": (1.4e-4, 30.7)})
     assert job._compare(None, loaded)[0]["differences"] == {"logits": 1.4e-4}

@@ -1,4 +1,4 @@
-"""Attention over packed rows against one row at a time in float64, with and without dropout."""
+"""Attention over packed sequences against one sequence at a time in float64, with and without dropout."""
 
 import math
 from typing import Any
@@ -26,7 +26,7 @@ def reference(
     causal: bool,
     weights_seen: list[Tensor] | None = None,
 ) -> Tensor:
-    """Softmax attention, one row and one einsum at a time."""
+    """Softmax attention by einsum, one sequence at a time."""
     outputs = []
     q_parts, k_parts = q_rows.lengths.tolist(), k_rows.lengths.tolist()
     for row_q, row_k, row_v in zip(q.split(q_parts), k.split(k_parts), v.split(k_parts), strict=True):
@@ -88,7 +88,7 @@ def test_query_and_key_rows_of_different_length(q_lengths: list[int], k_lengths:
 
 @pytest.fixture(params=[(1, 1), (1, 2**31), (17, 33)])
 def fused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fused kernel both ways, forward only, and from some length on."""
+    """Use the fused kernel for both passes, for the forward pass only, or from a minimum length."""
     monkeypatch.setitem(attention._FUSED_FROM, torch.float64, request.param)
 
 
@@ -158,7 +158,7 @@ def test_short_rows_in_bfloat16_are_computed_in_float32(dropout: float) -> None:
     torch.manual_seed(1)
     grad = torch.randn_like(found)
     ours, theirs = torch.autograd.grad(found, x, grad), torch.autograd.grad(expected, exact, grad.float())
-    # The fused kernel reads its output, rounded, again.
+    # The fused kernel's backward pass reads its rounded output.
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.float(), other, rtol=0.01, atol=0.01)
 
@@ -167,7 +167,7 @@ def test_short_rows_in_bfloat16_are_computed_in_float32(dropout: float) -> None:
 def test_the_form_of_a_card_for_rows_of_any_length(
     causal: bool, window: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What PyTorch's kernel is asked for; the kernel itself runs on cards only."""
+    """Checks the arguments to PyTorch's kernel; the kernel itself runs only on GPUs."""
     from torch.nn.attention import varlen
 
     asked: list[Any] = []
@@ -191,7 +191,7 @@ def test_equal_rows_that_are_not_the_same_object() -> None:
 
 
 def test_causal_is_aligned_to_the_end_of_the_row() -> None:
-    """Generation with a cache: the last queries of a row, over all its keys, as in the whole row."""
+    """Generation with a cache: the last queries, over all keys, give what the whole sequence gives."""
     whole = Rows.from_lengths([6, 4])
     q, k, v = inputs(whole, whole)
     full = attend(q, k, v, whole, whole, causal=True, dropout=0.0, seed=NO_SEED)
@@ -201,7 +201,7 @@ def test_causal_is_aligned_to_the_end_of_the_row() -> None:
 
 
 def test_queries_before_the_first_key_do_not_spoil_the_others() -> None:
-    """More causal queries than keys: those that see some keys are right, the rest is finite."""
+    """With more causal queries than keys, queries that see a key are right and everything is finite."""
     q_rows, k_rows = Rows.from_lengths([4, 3]), Rows.from_lengths([2, 3])
     x = inputs(q_rows, k_rows)
     out = attend(*x, q_rows, k_rows, causal=True, dropout=0.0, seed=NO_SEED)
@@ -235,9 +235,9 @@ def test_gradients_between_rows_of_different_length_with_dropout() -> None:
 
 
 def dropped_weights(lengths: list[int], *, causal: bool, dropout: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Attention weights after dropout, and before; read off by values that are unit vectors.
+    """Attention weights after and before dropout, read off with unit vectors as values.
 
-    Keys of a row take the first unit vectors, so the output at (query, key) is the weight.
+    Each sequence's values are the first unit vectors, so the output at (query, key) is the weight.
     """
     rows = Rows.from_lengths(lengths)
     q, k, _ = inputs(rows, rows, heads=2, width=max(lengths))
@@ -250,7 +250,7 @@ def dropped_weights(lengths: list[int], *, causal: bool, dropout: float, seed: i
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_dropout_falls_on_single_weights(causal: bool) -> None:
-    """Each weight is zero or scaled by 1 / (1 - p), whatever the others of its query do."""
+    """Each weight is zero or scaled by 1 / (1 - p), independently of the query's other weights."""
     after, before = dropped_weights([20, 3, 17], causal=causal, dropout=0.5, seed=3)
     seen = before > 0
     kept = (after - 2 * before).abs() < 1e-12
@@ -260,20 +260,20 @@ def test_dropout_falls_on_single_weights(causal: bool) -> None:
     share = float(gone[seen].double().mean())
     n_weights = int(seen.sum())
     assert abs(share - 0.5) < 4 * 0.5 / math.sqrt(n_weights)
-    # The kept mass is not made one again, and differs between queries and between heads.
+    # The kept weights are not renormalised: their sum differs between queries and between heads.
     mass = after.sum(-1)
     assert float(mass.std(0).min()) > 0
     assert not torch.allclose(mass[:, 0], mass[:, 1])
 
 
 def test_dropout_drops_no_unit_of_a_context_vector() -> None:
-    """With value vectors all one, the output is the kept mass: it varies by query, never by unit."""
+    """With value vectors of ones, the output is the sum of kept weights: it varies by query, never by unit."""
     rows = Rows.from_lengths([64, 40])
     q, k, v = inputs(rows, rows, heads=1, width=8)
     out = attend(q, k, torch.ones_like(v), rows, rows, causal=False, dropout=0.5, seed=torch.tensor([5]))
     out = out[:, 0].detach()
     assert float(out.std(0).min()) > 0
-    # Equal up to the order in which a kernel adds.
+    # Equal up to the kernel's order of summation.
     assert float(out.std(-1).max()) < 1e-12
 
 
@@ -299,7 +299,7 @@ def test_dropout_leaves_the_expectation() -> None:
 
 
 def test_the_backward_drops_the_same_weights() -> None:
-    """The gradient of values is the transposed weights after dropout."""
+    """The gradient of the values is the transposed weight matrix after dropout."""
     rows = Rows.from_lengths([5])
     q, k, _ = inputs(rows, rows, heads=1, width=5)
     v = torch.eye(5, dtype=torch.float64)[:, None].clone().requires_grad_()
@@ -311,7 +311,7 @@ def test_the_backward_drops_the_same_weights() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_row_does_not_see_its_company(causal: bool) -> None:
-    """Alone, in another order, or among longer rows: the same numbers, and no gradient crosses over."""
+    """A sequence gives the same numbers alone and among others, and no gradient crosses between sequences."""
     lengths = [3, 40, 17, 5]
     rows = Rows.from_lengths(lengths)
     x = inputs(rows, rows)
@@ -330,7 +330,7 @@ def test_a_row_does_not_see_its_company(causal: bool) -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize(("q_lengths", "k_lengths"), [([3, 3], None), ([3, 20, 5], None), ([2, 4], [5, 3])])
 def test_operators_keep_their_promises(q_lengths: list[int], k_lengths: list[int] | None, dropout: float) -> None:
-    """Schema, fake tensors, autograd and tracing, as torch checks them, for forward and backward."""
+    """torch.library.opcheck checks schema, fake tensors, autograd and tracing, forward and backward."""
     from firth.layers.attention import _attend, _attend_backward, _one_group
 
     q_rows = Rows.from_lengths(q_lengths)
@@ -413,7 +413,7 @@ def test_sequences_of_one_length_take_the_short_way_to_the_same_numbers(lengths:
     with torch.no_grad():
         found = attend(*x, rows, rows, causal=False, dropout=0.0, seed=NO_SEED)
     assert short is not None and torch.equal(short, found) and found.dtype == dtype
-    # With gradients it is the operator.
+    # With gradients, the operator runs instead.
     assert torch.equal(attend(*x, rows, rows, causal=False, dropout=0.0, seed=NO_SEED), found)
 
 

@@ -1,4 +1,4 @@
-"""The parts of an AWD-LSTM against PyTorch's own modules, and what dropout does to each."""
+"""The parts of an AWD-LSTM against PyTorch's own modules, and the effect of each dropout."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def layer(dropout: float = 0.0) -> WeightDropLSTM:
 
 
 def plain(lstm: WeightDropLSTM, weight_hidden: Tensor | None = None) -> nn.LSTM:
-    """PyTorch's own module with the same weights, or another recurrent matrix."""
+    """PyTorch's own module with the same weights, or with another recurrent matrix."""
     theirs = nn.LSTM(5, 6, batch_first=True).double()
     state = {name: tensor for name, tensor in lstm.state_dict().items() if not name.startswith("weight_dropout")}
     theirs.load_state_dict(state if weight_hidden is None else state | {"weight_hh_l0": weight_hidden})
@@ -58,7 +58,7 @@ def test_equals_one_row_at_a_time_with_gradients(lengths: list[int], started: bo
 
 @pytest.mark.parametrize("lengths", [SPARSE, EQUAL])
 def test_weight_drop_takes_elements_of_the_recurrent_matrix_alone(lengths: list[int]) -> None:
-    """The same pass by PyTorch's module, with a matrix that lost the elements which this seed drops."""
+    """The output equals that of PyTorch's module with the dropped recurrent matrix of this seed."""
     lstm, rows = layer(0.5).train(), Rows.from_lengths(lengths)
     before = {name: tensor.clone() for name, tensor in lstm.state_dict().items()}
     x = torch.randn(rows.n_tokens, 5, dtype=torch.float64)
@@ -72,7 +72,7 @@ def test_weight_drop_takes_elements_of_the_recurrent_matrix_alone(lengths: list[
     theirs = plain(lstm, dropped)
     torch.testing.assert_close(out, torch.cat([theirs(row)[0] for row in x.split(lengths)]), rtol=0, atol=1e-12)
     assert all(torch.equal(tensor, before[name]) for name, tensor in lstm.state_dict().items())
-    # Lost elements get no gradient from the pass, kept ones twice that of the dropped copy; the rest as ever.
+    # Dropped elements get no gradient, kept ones twice that of the dropped copy; other gradients are unchanged.
     out.square().sum().backward()
     torch.cat([theirs(row)[0] for row in x.split(lengths)]).square().sum().backward()
     scale = torch.where(dropped == 0, 0.0, 2.0).double()

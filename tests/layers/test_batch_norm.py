@@ -1,4 +1,4 @@
-"""Batch normalisation against PyTorch's, and the vector that is alone, which PyTorch refuses."""
+"""Batch normalisation against PyTorch's, and a single vector, which PyTorch refuses."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from firth.layers.batch_norm import BatchNorm
 
 
 def pair(width: int = 5) -> tuple[BatchNorm, nn.BatchNorm1d]:
-    """The same gains, shifts and running statistics here and there."""
+    """Both modules with the same gains, shifts and running statistics."""
     torch.manual_seed(0)
     ours, theirs = BatchNorm(width).double(), nn.BatchNorm1d(width).double()
     with torch.no_grad():
@@ -29,7 +29,7 @@ def test_numbers_gradients_and_running_statistics_are_pytorchs(train: bool) -> N
     ours, theirs = (module.train(train) for module in pair())
     for number, n in enumerate((7, 2, 4, *range(5, 14)), 1):
         mine, other = vectors(n), vectors(n)
-        # Of the first ten batches ours are the mean; PyTorch's keep 9 parts in 10 of what they begin with.
+        # Over the first ten batches our running statistics are the plain mean; PyTorch's default momentum is 0.1.
         theirs.momentum = max(1 / number, 0.1)
         a, b = ours(mine), theirs(other)
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
@@ -44,7 +44,7 @@ def test_numbers_gradients_and_running_statistics_are_pytorchs(train: bool) -> N
 
 
 def test_one_batch_is_enough_to_know_it() -> None:
-    """Features that vary little are not taken for those of variance 1."""
+    """Features of low variance are not normalised as if their variance were 1."""
     ours, x = BatchNorm(5).double(), 0.1 * vectors(8) + 3
     ours.train()(x)
     shown = ours.eval()(x)

@@ -1,4 +1,4 @@
-"""The biattentive network against the paper's formulas, one example at a time, without a batch or a mask."""
+"""The biattentive network against the paper's formulas, one example at a time, without batch or mask."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ def packed(examples: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Rows, Tensor]:
 
 
 def bilstm(made: BiRNN, x: Tensor) -> Tensor:
-    """PyTorch's own over one text."""
+    """PyTorch's BiLSTM over one text."""
     (layer,) = made.layers
     found: Tensor = layer(x[:, None])[0][:, 0]
     return found
@@ -65,7 +65,7 @@ def pooled(made: BiattentiveNetwork, example: Sequence[Tensor]) -> Tensor:
 
 
 def expected(made: BiattentiveNetwork, examples: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Of the examples, by PyTorch's batch norm and plain maxima."""
+    """Outputs for the examples, by PyTorch's batch norm and plain maxima."""
     x = torch.stack([pooled(made, example) for example in examples])
     for layer in made.output:
         assert isinstance(layer, Maxout)
@@ -111,7 +111,7 @@ def test_the_texts_of_a_pair_are_told_apart() -> None:
 
 
 def test_what_pads_a_row_is_not_seen() -> None:
-    """Beside a long row, the slots behind a short one hold what has no share."""
+    """Padding behind the shorter sequence gets no weight."""
     rows = Rows.from_lengths([2, 6])
     x = torch.randn(8, 3)
     shares = softmax_rows(x[:, 0] - 1e3, rows)

@@ -1,4 +1,4 @@
-"""Words from their characters, against a loop over words, filters and windows."""
+"""The character CNN against a loop over words, filters and windows."""
 
 import math
 
@@ -71,7 +71,7 @@ def test_filling_that_cannot_matter_is_left_out_and_no_other() -> None:
     rows = rows_of(["cat", "a"])
     assert without_idle_filling(rows, 5).shape == (2, 10)
     assert without_idle_filling(rows_of(["x" * 60, "a"]), 5).shape == (2, 50)
-    # Filling has a vector: with less of it than a filter is wide the maximum would be another.
+    # Padding has a vector: with fewer padding columns than the widest filter, the maximum would differ.
     cnn = made()
     with torch.no_grad():
         cnn.embedding.weight[PADDING] = 5.0
@@ -119,13 +119,14 @@ def test_each_different_word_is_read_once() -> None:
 
 
 def test_dropout_is_of_the_characters_vectors() -> None:
-    """All of them dropped: each convolution sees nothing but its bias."""
+    """With every character vector dropped, each convolution outputs only its bias."""
     cnn = CharacterCNN(
         width=7, character_width=4, filters=((3, 7),), n_highways=0, activation="tanh", dropout=1.0
     ).double()
     torch.nn.init.normal_(cnn.convolutions[0].bias)
     rows = rows_of(["cat", "dog"])
     expected = cnn.convolutions[0].bias.tanh().expand(2, -1)
-    # What stays of a 65,536th that no draw can drop is too little to matter.
+    # Even at p = 1, an element is kept with probability 1 / 65,536.
+    torch.manual_seed(0)
     torch.testing.assert_close(cnn.train()(rows), expected, rtol=0, atol=1e-3)
     assert not torch.allclose(cnn.eval()(rows), expected)

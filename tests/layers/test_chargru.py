@@ -1,4 +1,4 @@
-"""Words from their characters by a GRU from each end, against torch's cells, word by word."""
+"""The bidirectional character GRU against the equations of torch's cell, word by word."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def made(dropout: float = 0.0) -> CharacterGRU:
 
 
 def read_on(gru: nn.GRU, x: Tensor, suffix: str) -> Tensor:
-    """The state of one direction after all of x (n, H), by the equations of Cho et al. 2014 as torch has them."""
+    """The final state of one direction over x (n, H), by the equations of Cho et al. 2014 in torch's form."""
     weights = [getattr(gru, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     h = x.new_zeros(gru.hidden_size)
     for step in x:

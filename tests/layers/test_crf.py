@@ -1,4 +1,4 @@
-"""The CRF against a sum, and a search, over every sequence of tags."""
+"""The CRF against an exhaustive sum and search over all tag sequences."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 from firth.layers.crf import Crf
 from firth.packed import Rows
 
-# O, B, I: I follows B and I only, and begins no row.
+# O, B, I: I follows only B or I, and never starts a sequence.
 BIO = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1]]).bool()
 BIO_STARTS = torch.tensor([1, 1, 0]).bool()
 
@@ -43,7 +43,7 @@ def word_scores(rows: Rows, n_tags: int, seed: int = 1) -> Tensor:
 
 
 def all_paths(crf: Crf, scores: Tensor) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-    """Every allowed sequence of tags of one row, and its score by the formula."""
+    """Every allowed tag path of one sequence, and its score by the formula."""
     for tags in itertools.product(range(scores.shape[1]), repeat=len(scores)):
         pairs = list(itertools.pairwise(tags))
         if crf.starts[tags[0]] and crf.ends[tags[-1]] and all(crf.allowed[pair] for pair in pairs):
@@ -53,7 +53,7 @@ def all_paths(crf: Crf, scores: Tensor) -> Iterator[tuple[tuple[int, ...], Tenso
 
 
 def brute(crf: Crf, scores: Tensor, rows: Rows) -> tuple[Tensor, list[int], Tensor]:
-    """log Z of each row, best tags, and marginals, by enumeration."""
+    """log Z of each sequence, best tags, and marginals, by enumeration."""
     partitions, best, marginals = [], [], []
     for part in scores.split(rows.lengths.tolist()):
         paths, values = zip(*all_paths(crf, part), strict=True)
@@ -78,7 +78,7 @@ def log_of(values: list[int] | list[list[int]]) -> Tensor:
 
 
 def test_loss_by_hand() -> None:
-    """Two tags, one row of two words; all is log of an integer, so that scores multiply."""
+    """Two tags, one sequence of two words; each score is the log of an integer, so path weights are integers."""
     crf = Crf(2, yes(2, 2), yes(2), yes(2)).double()
     with torch.no_grad():
         crf.start_scores.copy_(log_of([1, 2]))
@@ -86,7 +86,7 @@ def test_loss_by_hand() -> None:
         crf.end_scores.copy_(log_of([1, 5]))
     scores = log_of([[1, 1], [2, 1]])
     rows = Rows.from_lengths([2])
-    # 00: 1·1·1·2·1 = 2; 01: 1·1·3·1·5 = 15; 10: 2·1·1·2·1 = 4; 11: 2·1·1·1·5 = 10; together 31.
+    # 00: 1·1·1·2·1 = 2; 01: 1·1·3·1·5 = 15; 10: 2·1·1·2·1 = 4; 11: 2·1·1·1·5 = 10; sum 31.
     for tags, weight in [([0, 0], 2), ([0, 1], 15), ([1, 0], 4), ([1, 1], 10)]:
         loss = crf.loss(scores, torch.tensor(tags), rows)
         assert loss.item() == pytest.approx(math.log(31 / weight), abs=1e-12)
@@ -162,7 +162,7 @@ def test_gradient_is_posterior_less_gold_and_nothing_where_forbidden() -> None:
 
 
 def test_a_tag_that_no_path_reaches_has_no_gradient_and_no_nan() -> None:
-    """Tag 2 can neither begin a row nor follow anything."""
+    """Tag 2 can neither start a sequence nor follow any tag."""
     allowed = yes(3, 3)
     allowed[:, 2] = False
     crf = with_random_scores(Crf(3, allowed, torch.tensor([True, True, False]), yes(3)), 0)
@@ -171,14 +171,14 @@ def test_a_tag_that_no_path_reaches_has_no_gradient_and_no_nan() -> None:
     crf.loss(scores, torch.tensor([0, 1, 0, 1, 1, 1]), rows).backward()
     assert scores.grad is not None
     assert all(bool(p.grad.isfinite().all()) for p in crf.parameters() if p.grad is not None)
-    assert scores.grad[:, 2].abs().max() < 1e-12  # rounding of the softmax that comes first
+    assert scores.grad[:, 2].abs().max() < 1e-12  # rounding of the initial log-softmax
     assert crf.transition_scores.grad is not None and crf.transition_scores.grad[2].abs().max() == 0
     assert crf.marginals(scores, rows)[:, 2].max() == 0
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_constraints_hold_against_any_scores(scale: float) -> None:
-    """Scores that all but demand I are decoded to what is allowed all the same."""
+    """Decoded tags are allowed even where scores strongly favour I."""
     crf, rows = bio_crf().float(), Rows.from_lengths([1, 20, 3, 300])
     scores = word_scores(rows, 3).float() * scale
     scores[:, 2] += 10 * scale
@@ -212,7 +212,7 @@ def test_the_order_of_rows_does_not_matter() -> None:
 
 
 def test_a_long_row_of_float32_is_close_to_float64() -> None:
-    """Also when all scores of a word have a number in common, which no probability depends on."""
+    """Holds also with a constant added to all scores of a word, which changes no probability."""
     crf, rows = bio_crf().float(), Rows.from_lengths([512, 3])
     scores = (word_scores(rows, 3) + 20).float()
     tags = crf.decode(scores, rows)
@@ -293,7 +293,7 @@ def test_saved_are_the_learned_scores_only_and_they_begin_at_zero() -> None:
 
 
 def test_it_learns_what_only_the_tags_beside_can_tell() -> None:
-    """The middle word's scores say nothing; its tag repeats that of the word before."""
+    """The second word's scores carry no information; its tag repeats the first word's."""
     crf, rows = Crf(2, yes(2, 2), yes(2), yes(2)), Rows.from_lengths([2, 2])
     scores = torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 3.0], [0.0, 0.0]])
     tags = torch.tensor([0, 0, 1, 1])

@@ -1,4 +1,4 @@
-"""Dropout: its distribution, its expectation, and that a seed alone decides."""
+"""Dropout: distribution, expectation, and dependence on the seed alone."""
 
 import math
 
@@ -16,7 +16,7 @@ def test_the_share_of_kept_elements(p: float) -> None:
 
 
 def test_neighbours_are_independent() -> None:
-    """Four elements share a draw: each pair at a distance of 1 to 4 falls together as often as by chance."""
+    """Four elements share a random number: pairs at distance 1 to 4 are kept together as often as by chance."""
     p, n = 0.3, 200_000
     keep = keep_mask((n,), p, torch.tensor([8])).double()
     for distance in (1, 2, 3, 4):
@@ -28,7 +28,7 @@ def test_neighbours_are_independent() -> None:
 
 @pytest.mark.parametrize("p", [0.1, 1e-9, 0.99999])
 def test_the_expectation_is_exact(p: float) -> None:
-    """The scale is one over the share that the mask really keeps."""
+    """The scale is the reciprocal of the share that the mask actually keeps."""
     levels = torch.arange(-(2**15), 2**15)
     lowest = round(min(p * 2**16, 2**16 - 1)) - 2**15
     assert float((levels >= lowest).double().mean()) * kept_scale(p) == 1.0

@@ -1,4 +1,4 @@
-"""Mixes of layers, words from pieces and rows from tokens, by hand and against one word or row at a time."""
+"""Layer mixes and pooling into words and sequences, by hand and against one word or sequence at a time."""
 
 import math
 
@@ -104,7 +104,7 @@ def test_layer_norm_is_for_the_weighted_sum_only() -> None:
         make_mix("sum", (0, 1), (4, 4), layer_norm=True)
 
 
-# Pieces 0 to 6; word 0 is piece 1, word 1 pieces 2 to 4, word 2 piece 6 (0 and 5 belong to no word).
+# Tokens 0 to 6; word 0 is token 1, word 1 tokens 2 to 4, word 2 token 6 (0 and 5 belong to no word).
 PIECES = torch.tensor([[100.0], [1.0], [2.0], [4.0], [9.0], [100.0], [7.0]])
 FIRST, LAST = torch.tensor([1, 2, 6]), torch.tensor([1, 4, 6])
 
@@ -133,7 +133,7 @@ def one_word_at_a_time(x: Tensor, first: Tensor, last: Tensor) -> Tensor:
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8))
 def test_means_and_gradients_equal_one_word_at_a_time(words: list[tuple[int, int]]) -> None:
-    """In any order, with gaps, and with pieces that several words share."""
+    """In any order, with gaps, and with tokens that several words share."""
     first, last = torch.tensor([sorted(word) for word in words]).unbind(1)
     torch.manual_seed(0)
     x = torch.randn(10, 3, dtype=torch.float64, requires_grad=True)
@@ -146,7 +146,7 @@ def test_means_and_gradients_equal_one_word_at_a_time(words: list[tuple[int, int
 
 
 def test_bfloat16_means_are_rounded_once() -> None:
-    """256 + 4 + 1 is 260 in bfloat16, and a third of that 86.5."""
+    """With a sum rounded to bfloat16, 256 + 4 + 1 would be 260 and the mean 86.5."""
     x = torch.tensor([[256.0], [4.0], [1.0]], dtype=torch.bfloat16)
     mean = pool_words(x, torch.tensor([0]), torch.tensor([2]), "mean")
     assert mean.dtype == torch.bfloat16
@@ -157,7 +157,7 @@ def test_means_of_rows_in_few_bits_are_rounded_once() -> None:
     x = torch.tensor([[256.0], [4.0], [1.0]], dtype=torch.bfloat16)
     mean = pool_rows(x, Rows.from_lengths([3]), "mean")
     assert mean.dtype == torch.bfloat16 and mean.item() == 87
-    # The sum alone would not fit.
+    # The sum would overflow float16.
     large = torch.full((4000, 1), 30.0, dtype=torch.float16)
     assert pool_rows(large, Rows.from_lengths([4000]), "mean").item() == 30
 

@@ -1,4 +1,4 @@
-"""Operators of our own: no compiler is imported to call them."""
+"""Custom operators: calling them imports no compiler."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The LSTM with projection and clips, against a loop over rows and words."""
+"""The LSTM with projection and clipping, against a loop over sequences and words."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def inputs(lengths: list[int] = LENGTHS) -> tuple[Tensor, Rows, Tensor, Tensor]:
 
 
 def by_hand(lstm: ProjectedLSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One row, word by word, the gates in the order i, f, g, o."""
+    """One sequence, word by word, with gates in the order i, f, g, o."""
     found = []
     for word in x:
         z = lstm.weight_ih @ word + lstm.weight_hh @ hidden + lstm.bias
@@ -46,7 +46,7 @@ def by_hand(lstm: ProjectedLSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tup
 
 
 def packed(lstm: ProjectedLSTM, x: Tensor, rows: Rows, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All rows together, in the order in which they were given."""
+    """All sequences together, in the given order."""
     order, sizes = by_time(rows)
     longest_first = rows.lengths.argsort(descending=True, stable=True)
     out, (last_hidden, last_cell) = lstm(x[order], sizes, (hidden[longest_first], cell[longest_first]))
@@ -97,7 +97,7 @@ def test_without_clips_it_is_pytorchs() -> None:
 
 
 def test_the_clips_by_hand() -> None:
-    """Gates wide open, weights of one: the cell grows by one a word up to its clip, the output is cut at the other."""
+    """With open gates the cell grows by one per word up to its clip; the projection has its own clip."""
     lstm = ProjectedLSTM(width_in=1, cells=1, width=1, cell_clip=2.0, projection_clip=1.5).double()
     with torch.no_grad():
         for weight in (lstm.weight_ih, lstm.weight_hh):
@@ -122,7 +122,7 @@ def test_the_forget_gate_has_one_more_than_is_stored() -> None:
     with torch.no_grad():
         for parameter in lstm.parameters():
             parameter.zero_()
-        lstm.bias[0] = -100  # nothing comes in
+        lstm.bias[0] = -100  # the input gate is closed
     _, (_, cell) = lstm(torch.zeros(1, 1), torch.ones(1, dtype=torch.int64), (torch.zeros(1, 1), torch.ones(1, 1)))
     assert cell.item() == pytest.approx(torch.tensor(1.0).sigmoid().item())
 

@@ -1,4 +1,4 @@
-"""Bidirectional LSTM and GRU over packed rows against torch's own on one row at a time."""
+"""Bidirectional LSTM and GRU over packed sequences against torch's own, one sequence at a time."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ LENGTHS = [[1], [4], [1, 1, 1], [2, 5, 1], [5, 2, 2, 7, 1, 7], [2, 30, 1, 2, 40,
 
 
 def test_order_by_hand() -> None:
-    """Rows of tokens 0-1, 2-4 and 5."""
+    """Sequences of tokens 0-1, 2-4 and 5."""
     order, sizes = by_time(Rows.from_lengths([2, 3, 1]))
     assert order.tolist() == [2, 0, 5, 3, 1, 4]
     assert sizes.tolist() == [3, 2, 1]
@@ -28,14 +28,14 @@ def test_order_reads_every_row_forward_once(lengths: list[int]) -> None:
     steps = order.split(sizes.tolist())
     for number, step in enumerate(steps):
         assert rows.positions[step].tolist() == [number] * len(step)
-    # The rows of a step are the first ones of the step before, in the same order.
+    # Each step has the first sequences of the step before, in the same order.
     of_row = rows.row_of_token()
     for step, following in zip(steps, steps[1:], strict=False):
         assert torch.equal(of_row[step][: len(following)], of_row[following])
 
 
 def test_rectangles_by_hand() -> None:
-    """40 and 30 words together, the short ones in another."""
+    """Lengths 40 and 30 share one rectangle, the short ones another."""
     across = rectangles(Rows.from_lengths([2, 30, 1, 2, 40, 3]))
     assert [rows.tolist() for rows in across.rows] == [[1, 4], [0, 2, 3, 5]]
     assert across.plan.groups[:, :2].tolist() == [[2, 40], [4, 3]]
@@ -45,10 +45,10 @@ every_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
 
 
 def one_row_at_a_time(layer: BiRNN, x: Tensor, rows: Rows, cell: Cell) -> Tensor:
-    """torch's own layers with the same weights, on (length, 1, H), each after a draw of dropout of its own."""
+    """torch's own layers with the same weights, on (length, 1, H), each with its own sampled dropout."""
     for part in layer.layers:
         assert isinstance(part, nn.LSTM | nn.GRU)
-        with torch.random.fork_rng():  # its first weights are not wanted
+        with torch.random.fork_rng():  # initialisation must not advance the generator
             make = nn.LSTM if cell == "lstm" else nn.GRU
             alone = make(part.input_size, part.hidden_size, bidirectional=True).double()
         state, inputs = dict(part.named_parameters()), layer.dropout(x).split(rows.lengths.tolist())
@@ -100,7 +100,7 @@ def test_each_half_has_seen_its_side_of_the_row_only(cell: Cell) -> None:
     layer = BiRNN(2, 3, 1, dropout=0.0, cell=cell)
     x = torch.randn(7, 2)
     changed = x.clone()
-    changed[4] += 1  # the second word of the second row
+    changed[4] += 1  # the second word of the second sequence
     differs = (layer(x, rows) != layer(changed, rows)).unflatten(1, (2, 3)).any(2)
     assert differs[:, 0].tolist() == [False] * 4 + [True] * 3
     assert differs[:, 1].tolist() == [False] * 3 + [True] * 2 + [False] * 2
@@ -123,13 +123,13 @@ def test_initial_parameters(cell: Cell) -> None:
 
 
 def test_dropout_falls_on_the_input_of_every_layer_in_training() -> None:
-    """With all recurrent parts zero, a layer is a function of its dropped input alone."""
+    """With recurrent weights and biases of zero, a layer depends only on its input after dropout."""
     torch.manual_seed(0)
     rows = Rows.from_lengths([200])
     layer = BiRNN(1, 1, 1, dropout=0.5)
     for name, parameter in layer.named_parameters():
         parameter.data.fill_(0.0 if "hh" in name or "bias" in name else 1.0)
-    # The forget gate of an LSTM still carries its cell: shut it.
+    # The forget gate of an LSTM still carries its cell: close it.
     for suffix in ("", "_reverse"):
         getattr(layer.layers[0], f"bias_ih_l0{suffix}").data[1] = -100.0
     out = layer(torch.ones(200, 1), rows)
@@ -144,13 +144,13 @@ def test_dropout_falls_on_the_input_of_every_layer_in_training() -> None:
 
 
 def test_dropout_between_layers() -> None:
-    """All of the second layer's input dropped: its output is that of zeros, whatever the first one says."""
+    """With all its input dropped, the second layer outputs zeros, whatever the first one outputs."""
     torch.manual_seed(0)
     rows = Rows.from_lengths([3, 2])
     layer = BiRNN(2, 2, 2, dropout=1.0)
     for name, parameter in layer.named_parameters():
         if name.startswith("layers.0.bias"):
-            parameter.data.fill_(1.0)  # the first layer's output is not zero even for zeros
+            parameter.data.fill_(1.0)  # the first layer's output is not zero even for zero input
     assert layer(torch.randn(5, 2), rows).abs().max() == 0
 
 

@@ -1,4 +1,4 @@
-"""The softmax over a sample of the vocabulary, against TensorFlow's rules written out."""
+"""Sampled softmax against TensorFlow's rules, written out."""
 
 import math
 
@@ -55,7 +55,7 @@ def test_negatives_are_different_and_a_function_of_the_seed() -> None:
 
 
 def test_words_are_met_as_often_as_expected() -> None:
-    """Expected counts hold for a fixed number of draws; for so many that they make 10 words they are near."""
+    """Expected counts assume a fixed number of draws; drawing until 10 words are distinct comes close."""
     counts, runs, draws = torch.zeros(V), 4000, 0
     for seed in range(runs):
         negatives, n_draws = draw_negatives(10, V, seed)

@@ -6,7 +6,7 @@ import torch
 
 from firth.layers.subwords import ngram_buckets, word_bytes
 
-MANY = 1 << 32  # buckets: the hash itself
+MANY = 1 << 32  # so many buckets that a bucket is the hash itself
 
 
 def fnv(ngram: bytes) -> int:
@@ -55,7 +55,7 @@ def test_the_ngrams_of_where() -> None:
 
 
 def test_hashes_by_hand() -> None:
-    # One byte: (offset xor byte) times prime; bytes above 127 count as signed, which sets the 24 bits above them.
+    # One byte: (offset xor byte) times prime; bytes above 127 are signed, which sets the upper 24 bits.
     assert fnv(b"a") == ((2_166_136_261 ^ 0x61) * 16_777_619) % 2**32 == 0xE40C292C
     assert fnv(b"\xea") == ((2_166_136_261 ^ 0xFFFFFFEA) * 16_777_619) % 2**32
     assert buckets_of(["국"], 1, 1, MANY) == [[fnv("국".encode())]]

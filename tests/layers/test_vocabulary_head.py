@@ -1,4 +1,4 @@
-"""The loss over the vocabulary against PyTorch's own, and that it keeps no logits."""
+"""The vocabulary loss against PyTorch's cross-entropy, and that it stores no logits."""
 
 import math
 
@@ -19,7 +19,7 @@ def inputs(n: int = M, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor]
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes], torch.randint(V, (n,))
 
 
-# All predictions in one chunk; a remainder; one prediction a chunk; a chunk smaller than one prediction.
+# All predictions in one chunk; a remainder; one prediction per chunk; a chunk smaller than one prediction.
 @pytest.fixture(params=[2**23, 4 * V, V, 1])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(vocabulary, "_CHUNK_LOGITS", request.param)
@@ -74,7 +74,7 @@ def test_extreme_logits_stay_finite() -> None:
 
 
 class _Sizes:
-    """Sizes of all tensors that autograd keeps for the backward."""
+    """Sizes of all tensors that autograd saves for the backward pass."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -99,7 +99,7 @@ def test_no_logits_are_kept_for_the_backward() -> None:
     assert sum(kept.sizes) == 60 * H + V * H + V  # the gradients themselves
     with _Sizes() as plain:
         F.cross_entropy(F.linear(*x), label, reduction="sum")
-    assert 60 * V in plain.sizes  # so the measure finds what it looks for
+    assert 60 * V in plain.sizes  # so the check does detect stored logits
 
 
 def test_without_gradients_none_are_made() -> None:
@@ -139,7 +139,7 @@ def test_bfloat16_autocast_is_close_and_sums_in_float32() -> None:
 
 
 def smoothed(logits: Tensor, label: Tensor, smoothing: float) -> Tensor:
-    """By its definition: cross-entropy with the smoothed answer, less that answer's own entropy."""
+    """By definition: cross-entropy with the smoothed target, minus the target's own entropy."""
     answer = torch.full_like(logits, smoothing / (V - 1)).scatter(1, label[:, None], 1 - smoothing)
     return (torch.special.xlogy(answer, answer) - answer * logits.log_softmax(1)).sum()
 
@@ -159,7 +159,7 @@ def test_smoothed_answers_by_their_definition(with_bias: bool) -> None:
 
 
 def test_smoothed_answer_by_hand() -> None:
-    """Three pieces with probabilities 1/2, 1/4, 1/4 and the first right: 0.8 on it, 0.1 on each of the others."""
+    """Three tokens with probabilities 1/2, 1/4, 1/4; the target is 0.8 on the first and 0.1 on the others."""
     logits = torch.tensor([[2.0, 1.0, 1.0]], dtype=torch.float64).log()
     loss, correct = vocabulary_loss(logits, torch.eye(3, dtype=torch.float64), None, torch.tensor([0]), 0.2)
     cross = -(0.8 * math.log(1 / 2) + 0.2 * math.log(1 / 4))
@@ -200,7 +200,7 @@ def test_operator_keeps_its_promises(n: int, needs_grad: bool, smoothing: float)
 
 
 def test_head_by_its_equations() -> None:
-    """LayerNorm(act(x W + b)) times the embedding, plus a bias; its loss is that of its logits."""
+    """LayerNorm(act(x W + b)) times the embedding, plus a bias; its loss is the cross-entropy of its logits."""
     torch.manual_seed(0)
     head = VocabularyHead(width=H, vocab_size=V, activation="gelu_tanh", norm_epsilon=1e-12).double()
     torch.nn.init.normal_(head.bias)

@@ -1,4 +1,4 @@
-"""Intervals over seeds: by hand, next to SciPy, and where they must not be fooled."""
+"""Confidence intervals over seeds: by hand, against SciPy, and for edge cases."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from firth.metrics.bootstrap import mean_interval
 
 
 def test_mean_interval_by_hand() -> None:
-    # Student's t with 2 degrees of freedom: 4.302653 of the tables.
+    # Student's t with 2 degrees of freedom: 4.302653 from the tables.
     mean, sd, half_width = mean_interval([1.0, 2.0, 3.0])
     assert (mean, sd) == (2.0, 1.0)
     assert half_width == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)

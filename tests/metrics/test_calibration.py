@@ -1,4 +1,4 @@
-"""Calibration: hand-made reliability tables, temperatures that are known, and edges."""
+"""Calibration: reliability tables by hand, known temperatures, and edge cases."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from firth.metrics.calibration import (
 
 
 def drawn(n: int, n_classes: int, temperature: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Logits whose true temperature is known: gold is drawn from softmax(logits / temperature)."""
+    """Logits whose true temperature is known: gold is sampled from softmax(logits / temperature)."""
     rng = np.random.default_rng(seed)
     logits = 3 * rng.standard_normal((n, n_classes))
     thresholds = softmax(logits / temperature).cumsum(-1)
@@ -43,7 +43,7 @@ def test_softmax_of_any_finite_logits_sums_to_one(row: list[float]) -> None:
 
 
 def test_reliability_by_hand() -> None:
-    # Confidence 0.6 and 0.75 right and wrong (bin 3 of 4), 1.0 right (bin 4 of 4).
+    # Confidence 0.6 correct and 0.75 wrong (bin 3 of 4), 1.0 correct (bin 4 of 4).
     probabilities = np.array([[0.6, 0.4], [0.25, 0.75], [1.0, 0.0]])
     rows = reliability(probabilities, np.array([0, 0, 0]), n_bins=4)
     assert rows == [ReliabilityBin(pytest.approx(0.675), 0.5, 2), ReliabilityBin(1.0, 1.0, 1)]
@@ -103,7 +103,7 @@ def test_many_logits_that_are_all_right_or_all_wrong_end_at_the_bounds() -> None
 @pytest.mark.parametrize("n", [1, 10, 50, 500])
 @pytest.mark.parametrize("margin", [1.0, 9.0, 30.0])
 def test_right_answers_promise_no_more_than_their_number(n: int, margin: float) -> None:
-    # n right answers do not show that one in n is wrong less often, however sure the model is.
+    # n correct answers cannot show an error rate below about 1 in n, however confident the model is.
     logits, gold = np.tile([margin, 0.0], (n, 1)), np.zeros(n, int)
     careful = careful_temperature(logits, gold)
     confidence = softmax(logits / careful)[0, 0]
@@ -116,7 +116,7 @@ def test_few_examples_move_the_temperature_little_and_many_find_it() -> None:
     logits, gold = drawn(20_000, 3, 4.0)
     assert careful_temperature(logits, gold) == pytest.approx(4.0, rel=0.05)
     assert 0.7 < careful_temperature(logits[:5], gold[:5]) < 2.0
-    # A choice that a question does not have, far below the others, is nobody's runner-up.
+    # A padded choice, its logit far below the others, is never the runner-up.
     padded = np.pad(logits, ((0, 0), (0, 1)), constant_values=-1e4)
     assert careful_temperature(padded, gold) == pytest.approx(careful_temperature(logits, gold), rel=1e-3)
 
@@ -138,7 +138,7 @@ def test_cross_fitting_uses_the_other_folds_only() -> None:
     changed = gold.copy()
     changed[7] = (gold[7] + 1) % 3
     before, after = cross_fitted(logits, gold), cross_fitted(logits, changed)
-    # The temperature of example 7 does not know its own label; others do.
+    # The temperature of example 7 does not depend on its own label; those of the other folds do.
     assert (before[7] == after[7]).all()
     assert (before != after).any(-1).sum() == 32
 

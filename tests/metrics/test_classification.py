@@ -1,4 +1,4 @@
-"""Accuracy, F1 in its kinds and Matthews correlation, by hand and next to an independent scorer."""
+"""Accuracy, the variants of F1 and Matthews correlation, by hand and against scikit-learn."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def test_accuracy_by_hand() -> None:
 
 
 def test_macro_f1_by_hand() -> None:
-    # Class 0: 1 right of 1 and 1. Class 1: 1 right, 1 too many: 2/3. Class 2: 1 right, 1 missed: 2/3.
+    # F1 of class 0: 1. Class 1: 1 TP, 1 FP: 2/3. Class 2: 1 TP, 1 FN: 2/3.
     assert macro_f1(np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2])) == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
 
 
@@ -61,7 +61,7 @@ def test_matthews_is_exact_for_large_counts() -> None:
 def test_multilabel_by_hand() -> None:
     gold = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]], bool)
     predicted = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]], bool)
-    # Right 2; gold 3, predicted 3. Labels: 1, 0, and 0 for the one that nobody has.
+    # TP 2, gold 3, predicted 3. F1 by label: 1, 0, and 0 for the label that never occurs.
     scores = multilabel_scores(gold, predicted)
     assert scores == pytest.approx({"micro_f1": 4 / 6, "macro_f1": 1 / 3, "exact_match": 1 / 3})
 

@@ -1,4 +1,4 @@
-"""Pearson and Spearman correlation, by hand, by their laws, and next to an independent implementation."""
+"""Pearson and Spearman correlation, by hand, by their properties, and against SciPy."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ pairs = st.lists(st.tuples(numbers, numbers), min_size=2, max_size=30)
 
 
 def test_pearson_by_hand() -> None:
-    # Deviations -1 0 1 and -1 1 0: 1 / sqrt(2 * 2).
+    # Deviations from the mean: -1 0 1 and -1 1 0: 1 / sqrt(2 * 2).
     assert pearson(np.array([1.0, 2.0, 3.0]), np.array([4.0, 6.0, 5.0])) == pytest.approx(0.5)
 
 

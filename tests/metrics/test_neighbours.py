@@ -1,4 +1,4 @@
-"""Nearest neighbours: by hand, by a slow loop, and ties; principal components beside the covariance's."""
+"""Nearest neighbours: by hand, against a slow loop, and with ties; principal components against eigenvalues."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Paired resampling of examples."""
+"""The paired bootstrap over examples."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def test_differences_are_paired_and_intervals_are_those_of_the_mean() -> None:
     b = a + 0.1
     draws = paired_bootstrap(lambda i: (a[i].mean(), b[i].mean()), len(a), seed=0, draws=800)
     assert draws.shape == (800, 2)
-    # b is better by the same amount on every example, whatever is drawn.
+    # b is better by the same amount on every example, whatever is sampled.
     assert np.allclose(draws[:, 1] - draws[:, 0], 0.1)
     low, high = percentile_interval(draws[:, 0])
     half = 1.96 * a.std() / np.sqrt(len(a))

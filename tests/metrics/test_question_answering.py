@@ -1,4 +1,4 @@
-"""Answers scored: equal to what the official scripts print, and by hand."""
+"""Question answering scores: equal to those of the official scripts, and by hand."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ BY_QUESTION = [
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("The  Cat's a-an an!", "cats aan"),  # punctuation goes before articles
+        ("The  Cat's a-an an!", "cats aan"),  # punctuation is removed before articles
         ("“the” A.", "“ ”"),
         ("Theatre an", "theatre"),
         ("1,000", "1000"),
@@ -69,7 +69,7 @@ def test_a_set_equals_the_script(scorer: Scorer, case: dict[str, Any]) -> None:
 def test_squad_v1_by_hand() -> None:
     gold = {"a": ["the red house", "a house"], "b": ["1066"], "c": ["x"], "d": ["y"]}
     scores = squad_v1(gold, {"a": "red old house", "b": "1066.", "c": "The", "other": "?"})
-    # a: 2 of 3 and of 2 words; b is right; c is left empty; d is not answered.
+    # a: 2 common words of 3 and 2; b is correct; c is empty; d has no prediction.
     assert scores == pytest.approx({"exact_match": 25, "f1": (0.8 + 1) / 4 * 100, "total": 4, "missing": 1})
 
 
@@ -79,7 +79,7 @@ def test_an_empty_answer_to_an_empty_gold_answer() -> None:
 
 
 def test_korquad_compares_characters() -> None:
-    # 1394년 and 1394년부터: 5 common characters of 5 and 7. Exact match alone sees the space.
+    # 1394년 and 1394년부터: 5 common characters of 5 and 7. Only exact match counts the space.
     assert korquad_v1({"q": ["1394년"]}, {"q": "1394년부터"})["f1"] == pytest.approx(100 * 10 / 12)
     assert korquad_v1({"q": ["서울 한양"]}, {"q": "서울한양"}) == {
         "exact_match": 0,
@@ -137,7 +137,7 @@ def test_the_best_threshold_reaches_its_score() -> None:
 def test_the_better_order_has_the_higher_average_precision() -> None:
     gold, predictions = {"a": ["x"], "b": [], "c": ["z"]}, {"a": "x", "b": "y", "c": "z"}
     assert squad_v2(gold, predictions, {"a": 0.0, "c": 0.1, "b": 0.2})["pr_f1_ap"] == 100
-    # Precision 0 at no recall, 1/2 at the first half, 2/3 at the second.
+    # Precision 0 at recall 0, 1/2 at recall 1/2, 2/3 at recall 1.
     assert squad_v2(gold, predictions, {"b": 0.0, "a": 0.1, "c": 0.2})["pr_f1_ap"] == pytest.approx(100 * 7 / 12)
 
 

@@ -1,4 +1,4 @@
-"""Entities and their scores: by hand, by law, and equal to what the official scripts print."""
+"""Entities and their scores: by hand, by their properties, and equal to those of the official scripts."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def named(case: dict[str, Any]) -> str:
     [
         ("B-A I-A O B-B", [("A", 0, 2), ("B", 3, 4)]),
         ("I-A I-A O I-B", [("A", 0, 2), ("B", 3, 4)]),  # IOB1
-        ("I-A B-A I-A", [("A", 0, 1), ("A", 1, 3)]),  # IOB1: B parts neighbours
+        ("I-A B-A I-A", [("A", 0, 1), ("A", 1, 3)]),  # IOB1: B separates adjacent entities
         ("I-A E-A E-A", [("A", 0, 2), ("A", 2, 3)]),  # IOE
         ("S-A S-A B-A I-A E-A B-A E-A", [("A", 0, 1), ("A", 1, 2), ("A", 2, 5), ("A", 5, 7)]),  # BIOES
         ("B-A I-B", [("A", 0, 1), ("B", 1, 2)]),
@@ -61,7 +61,7 @@ def test_equal_to_conlleval(case: dict[str, Any]) -> None:
     counts = [scores.overall.n_gold, scores.overall.n_predicted, scores.overall.n_correct]
     assert [scores.n_tokens, *counts] == case["n_tokens_gold_predicted_correct"]
     shares = [scores.token_accuracy, scores.precision, scores.recall, scores.f1]
-    # It prints percent with two digits.
+    # conlleval prints percentages with two decimals.
     assert [100 * share for share in shares] == pytest.approx(case["accuracy_precision_recall_f1"], abs=0.0051)
     by_label = {
         label: [100 * one.precision, 100 * one.recall, 100 * one.f1, one.n_predicted]
@@ -145,12 +145,12 @@ def test_equal_to_the_klue_baseline(case: dict[str, Any]) -> None:
 
 
 def test_klue_by_hand() -> None:
-    # The second entity starts with I in the prediction: none, in contrast to conlleval.
+    # The second predicted entity starts with I, so it does not count, unlike in conlleval.
     gold, predicted = [["B-PS", "I-PS", "O", "B-DT", "I-DT"]], [["B-PS", "I-PS", "O", "I-DT", "I-DT"]]
     assert conlleval(gold, predicted).f1 == 1.0
     scores = klue_ner_scores(gold, predicted)
     assert scores["entity_macro_f1"] == pytest.approx((1 + 0) / 2)
-    # B-DT 0, I-DT 2/3; B-PS, I-PS and O are right; the eight that nobody has count as right.
+    # F1: B-DT 0, I-DT 2/3, B-PS, I-PS and O 1; the eight tags that never occur count as 1.
     assert scores["character_macro_f1"] == pytest.approx((0 + 2 / 3 + 11) / 13)
     assert scores["character_macro_f1_without_o"] == pytest.approx((0 + 2 / 3 + 10) / 12)
 

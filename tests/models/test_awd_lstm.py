@@ -1,4 +1,4 @@
-"""AWD-LSTM against a row-by-row reading with PyTorch's LSTM: layers, summary, state, direction, dropout."""
+"""AWD-LSTM against PyTorch's LSTM, one sequence at a time: layers, summary, state, direction, dropout."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def tokens(lengths: list[int]) -> Tokens:
 
 
 def one_row(encoder: AwdLstm, ids: Tensor) -> list[Tensor]:
-    """Layers of one row by torch.nn.LSTM."""
+    """Layers of one sequence by torch.nn.LSTM."""
     layers = [encoder.embeddings.weight[ids]]
     for lstm in encoder.layers:
         theirs = nn.LSTM(lstm.input_size, lstm.hidden_size).double()
@@ -115,7 +115,7 @@ def test_train_mode_without_rates_is_eval_mode() -> None:
     [("embedding_dropout", 0), ("input_dropout", 0), ("weight_dropout", 1), ("hidden_dropout", 1)],
 )
 def test_where_each_dropout_falls(rate: str, first_changed: int) -> None:
-    """Below it nothing changes; the top layer's output is never dropped itself."""
+    """Layers below the dropout do not change; the top layer's output is never dropped itself."""
     off = dict.fromkeys(("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout"), 0.0)
     encoder, batch = model(**off | {rate: 0.5}), tokens([7, 7])
     expected = encoder(batch, keep=(0, 1, 2, 3)).layers

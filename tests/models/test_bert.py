@@ -1,4 +1,4 @@
-"""BERT against its equations written down a second time, on padded rectangles, dropout included."""
+"""BERT against a second implementation of its equations, on padded batches, dropout included."""
 
 import itertools
 import math
@@ -29,11 +29,11 @@ TINY = BertConfig(
     dropout=0.3,
     attention_dropout=0.2,
 )
-LENGTHS = [5, 3, 7]  # with short rows not apart, one group of the plan: its rectangle is the padded batch
+LENGTHS = [5, 3, 7]  # with SHORT_ROW = 0 the plan has one group, whose rectangle is the padded batch
 
 
 def tiny(**changes: Any) -> Bert:
-    """A model whose every parameter is drawn, norms and biases too."""
+    """A model with every parameter sampled, norms and biases included."""
     torch.manual_seed(0)
     model = Bert(replace(TINY, **changes)).double()
     for parameter in model.parameters():
@@ -54,7 +54,7 @@ def layer_norm(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
 
 
 def reference(model: Bert, batch: Tokens, unit_masks: Iterator[Tensor], weight_masks: Iterator[Tensor]) -> list[Tensor]:
-    """Layers 0 to L as rectangles. Each dropout multiplies with the next of its masks."""
+    """Layers 0 to L, padded. Each dropout multiplies by the next of its masks."""
     c = model.config
     ids, real = to_padded(batch.ids, batch.rows)
     segments = torch.zeros_like(ids) if batch.segments is None else to_padded(batch.segments, batch.rows)[0]
@@ -89,7 +89,7 @@ def reference(model: Bert, batch: Tokens, unit_masks: Iterator[Tensor], weight_m
 
 @pytest.fixture
 def masks(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Tensor]]:
-    """What every dropout multiplied with, in the order of the calls: of units, and of attention weights."""
+    """The factors that every dropout multiplied by, in call order: of units, and of attention weights."""
     seen: dict[str, list[Tensor]] = {"units": [], "weights": []}
     real_mask, real_kept = dropout.keep_mask, attention._kept
 
@@ -130,7 +130,7 @@ def test_equals_its_equations(
     first_or_last = expected[-1][:, 0] if not causal else expected[-1][torch.arange(3), torch.tensor(LENGTHS) - 1]
     summary = torch.tanh(first_or_last @ model.pooler.weight.T + model.pooler.bias)
     torch.testing.assert_close(hidden.summary, summary, rtol=0, atol=1e-10)
-    # Gradients too: the backward must drop what the forward dropped.
+    # Gradients too: the backward pass must drop what the forward pass dropped.
     torch.manual_seed(2)
     pull = torch.randn_like(hidden.top)
     parameters = [p for name, p in model.named_parameters() if "pooler" not in name]
@@ -141,7 +141,7 @@ def test_equals_its_equations(
 
 
 def test_dropout_stands_in_the_places_of_the_paper(masks: dict[str, list[Tensor]]) -> None:
-    """After the embedding norm, on attention weights, and on each of a block's two outputs: nowhere else."""
+    """Only after the embedding norm, on attention weights, and on each of a block's two outputs."""
     tiny().train()(tokens())
     assert len(masks["units"]) == 1 + 2 * TINY.n_layers
     assert len(masks["weights"]) == TINY.n_layers
@@ -222,7 +222,7 @@ def test_missing_segments_are_segment_zero() -> None:
 
 
 def test_summary_reads_the_first_token_or_left_to_right_the_last() -> None:
-    """Left to right, the first token knows nothing of the row; the last one moves the summary."""
+    """Left to right, the first token sees no other token, so the summary reads the last one."""
     for causal in (False, True):
         model, batch = tiny(causal=causal).eval(), tokens()
         hidden = model(batch)

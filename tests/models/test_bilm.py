@@ -1,4 +1,4 @@
-"""The bidirectional language model: directions, residuals, state carried on."""
+"""The bidirectional language model: directions, residuals, carried state."""
 
 import dataclasses
 from typing import Any
@@ -100,7 +100,7 @@ def test_the_state_carried_on_makes_one_row_of_two() -> None:
     first = encoder(tokens_of(TEXT[:6]))
     second = encoder(tokens_of(TEXT[6:]), carry=first.carry)
     torch.testing.assert_close(torch.cat([first.top, second.top]).chunk(2, 1)[0], whole[0], rtol=0, atol=1e-12)
-    # Backward the later row is read first, if the state is to go on as it stands.
+    # Backward, the later part must be read first for the state to carry over.
     last = encoder(tokens_of(TEXT[6:]))
     before = encoder(tokens_of(TEXT[:6]), carry=last.carry)
     torch.testing.assert_close(torch.cat([before.top, last.top]).chunk(2, 1)[1], whole[1], rtol=0, atol=1e-12)
@@ -143,7 +143,7 @@ def test_the_original_has_as_many_parameters_as_published() -> None:
 
 
 def test_dropout_falls_on_the_input_of_each_layer_and_on_its_residual() -> None:
-    """With weights of zero a layer gives nothing, and what is added to it shows what dropout left of the input."""
+    """With weights of zero a layer outputs zero, so its residual shows what dropout kept of the input."""
     encoder = made(dropout=0.25).train()
     with torch.no_grad():
         for direction in (encoder.ahead, encoder.back):
@@ -157,7 +157,7 @@ def test_dropout_falls_on_the_input_of_each_layer_and_on_its_residual() -> None:
     kept, n = int((ratio != 0).sum()), ratio.numel()
     assert kept / n == pytest.approx(0.75, abs=0.02)
     torch.testing.assert_close(ratio[ratio != 0], torch.full((kept,), 4 / 3).double(), rtol=1e-4, atol=0)
-    # Words are kept whole: dropout falls on what the LSTMs read of them.
+    # Layer 0 is not dropped: dropout applies only to the LSTMs' inputs.
     assert torch.equal(layers[0], encoder.eval()(tokens_of(*rows), keep=(0,)).top)
 
 

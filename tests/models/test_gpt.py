@@ -1,4 +1,4 @@
-"""GPT against its equations written down a second time, dropout included, and its steps against the whole."""
+"""GPT against a second implementation of its equations, dropout included, and its steps against one full pass."""
 
 import itertools
 import math
@@ -30,11 +30,11 @@ TINY = GptConfig(
     attention_dropout=0.2,
     embedding_dropout=0.4,
 )
-LENGTHS = [5, 3, 7]  # with short rows not apart, one group of the plan: its rectangle is the padded batch
+LENGTHS = [5, 3, 7]  # with SHORT_ROW = 0 the plan has one group, whose rectangle is the padded batch
 
 
 def tiny(**changes: Any) -> Gpt:
-    """A model whose every parameter is drawn, norms and biases too."""
+    """A model with every parameter sampled, norms and biases included."""
     torch.manual_seed(0)
     model = Gpt(replace(TINY, **changes)).double()
     for parameter in model.parameters():
@@ -54,7 +54,7 @@ def layer_norm(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
 
 
 def reference(model: Gpt, batch: Tokens, unit_masks: Iterator[Tensor], weight_masks: Iterator[Tensor]) -> list[Tensor]:
-    """Layers 0 to L as rectangles, by the specification §1. Each dropout multiplies with the next of its masks."""
+    """Layers 0 to L, padded, by the specification §1. Each dropout multiplies by the next of its masks."""
     c = model.config
     ids, _ = to_padded(batch.ids, batch.rows)
     seen = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.float64).tril()
@@ -82,7 +82,7 @@ def reference(model: Gpt, batch: Tokens, unit_masks: Iterator[Tensor], weight_ma
 
 @pytest.fixture
 def masks(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Tensor]]:
-    """What every dropout multiplied with, in the order of the calls: of units, and of attention weights."""
+    """The factors that every dropout multiplied by, in call order: of units, and of attention weights."""
     seen: dict[str, list[Tensor]] = {"units": [], "weights": []}
     real_mask, real_kept = dropout.keep_mask, attention._kept
 
@@ -118,7 +118,7 @@ def test_equals_its_equations(masks: dict[str, list[Tensor]], training: bool) ->
         torch.testing.assert_close(hidden.layers[number], from_padded(layer, real)[0], atol=1e-10, rtol=0)
     torch.testing.assert_close(hidden.summary, hidden.top[batch.rows.last], atol=0, rtol=0)
     if training:
-        # One of the embedding sum, two a block; each of its own probability.
+        # One for the embedding sum, two per block; each with its own probability.
         assert [len(masks["units"]), len(masks["weights"])] == [1 + 2 * 3, 3]
         assert float(masks["units"][0].max()) == pytest.approx(1 / 0.6, rel=1e-4)
         assert float(masks["units"][1].max()) == pytest.approx(1 / 0.7, rel=1e-4)
@@ -134,7 +134,7 @@ def test_dropout_of_embeddings_falls_on_the_sum_as_often_as_it_says() -> None:
     x = model(Tokens(rows, torch.zeros(2048, dtype=torch.int64)), keep=(0,)).layers[0]
     share = float((x == 0).double().mean())
     assert abs(share - 0.4) < 5 * math.sqrt(0.4 * 0.6 / x.numel())
-    # The same piece at the same place of another row is dropped for itself: not entries of the table.
+    # A token is dropped independently at the same position of another sequence: table entries are not dropped.
     assert not torch.equal(x[:512], x[512:1024])
 
 

@@ -1,4 +1,4 @@
-"""The LSTM encoder against PyTorch's own, a row at a time, and its state across batches."""
+"""The LSTM encoder against PyTorch's own, one sequence at a time, and its state across batches."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def tokens(lengths: list[int]) -> Tokens:
 
 
 def one_row(encoder: Lstm, ids: Tensor) -> list[Tensor]:
-    """Layers of one row by torch.nn.LSTM on a batch of one."""
+    """Layers of one sequence by torch.nn.LSTM on a batch of one."""
     layers = [encoder.embeddings.weight[ids]]
     for lstm in encoder.layers:
         layers.append(lstm(layers[-1][None])[0][0])

@@ -1,4 +1,4 @@
-"""MT-LSTM and its decoder: layers and what they see, a table that stays, rows that end at different steps."""
+"""MT-LSTM and its decoder: layers, a frozen embedding table, sequences that end at different steps."""
 
 import dataclasses
 from typing import Any

@@ -23,7 +23,7 @@ either_bias = pytest.mark.parametrize("bias", [False, True])
 
 
 def randomised(module: nn.Module, seed: int = 0) -> Any:
-    """With every parameter drawn, norms and biases too, in float64."""
+    """The module in float64 with every parameter sampled, norms and biases included."""
     torch.manual_seed(seed)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.4)
@@ -37,7 +37,7 @@ def tokens(lengths: list[int], seed: int = 1) -> Tokens:
 
 
 def joint(attention: Any, into: nn.MultiheadAttention, parts: list[tuple[Tensor, Tensor | None]]) -> None:
-    """Copy projections into PyTorch's module, which has them as one matrix in the order query, key, value."""
+    """Copy projections into PyTorch's module, which stores them as one matrix in the order query, key, value."""
     with torch.no_grad():
         into.in_proj_weight.copy_(torch.cat([weight for weight, _ in parts]))
         into.out_proj.weight.copy_(attention.output.weight)
@@ -207,7 +207,7 @@ def test_summary_is_the_mean_of_a_row() -> None:
 
 @both_forms
 def test_other_rows_and_what_comes_later_change_nothing(norm: Any) -> None:
-    """A row alone, and with longer rows beside it on both sides, which on rectangles would be padding."""
+    """A sequence alone, and beside longer sources and targets, which would pad it in a rectangle."""
     decoder = randomised(Decoder(replace(TINY, norm=norm)))
     torch.manual_seed(3)
     embedding = torch.randn(TINY.vocab_size, TINY.width, dtype=torch.float64)

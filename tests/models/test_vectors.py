@@ -1,4 +1,4 @@
-"""Word vectors as an encoder: look-up, means of rows, and every rule for words outside the vocabulary, by hand."""
+"""Word vectors as an encoder: look-up, sequence means, and every rule for out-of-vocabulary words, by hand."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from firth.packed import Hidden, Rows, Tokens
 from firth.text.characters import character_rows
 from firth.text.shapes import SHAPES, bucket_of
 
-# Special pieces are 0 to 3, and 0 is the unknown one.
+# Special tokens are 0 to 3; 0 is the unknown token.
 WORDS = ["<unk>", "<s>", "<sep>", "</s>", "the", "cat"]
 
 
@@ -47,7 +47,7 @@ def test_layer_zero_is_the_top_one_and_the_table() -> None:
 
 
 def test_the_summary_is_the_mean_of_the_words() -> None:
-    """``<s>``, ``<sep>`` and ``</s>`` are no words; a word that is not known is one."""
+    """``<s>``, ``<sep>`` and ``</s>`` are not words; an unknown word is one."""
     encoder = make()
     rows = [["the", "cat", "</s>"], ["the", "<sep>", "dog", "</s>"], ["</s>"]]
     table, summary = encoder.piece_embedding, encoder(tokens_of(rows)).summary

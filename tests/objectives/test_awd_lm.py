@@ -1,4 +1,4 @@
-"""AWD-LSTM's language model by its equations: the loss, the two penalties, what they are divided by."""
+"""AWD-LSTM's language model by its equations: the loss, the two penalties, and their divisors."""
 
 import torch
 import torch.nn.functional as F

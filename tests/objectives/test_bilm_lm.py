@@ -1,4 +1,4 @@
-"""The language model of both directions."""
+"""The bidirectional language-model objective."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_both_terms_are_cross_entropies_of_their_own_stream() -> None:
     step = made(batch)
     for term, half, tokens in (("forward", 0, batch.tokens), ("backward", 1, batch.second)):
         ids = tokens.ids.unflatten(0, (tokens.rows.n_rows, -1))
-        # The backward stream is backward already: the encoder as such would turn it round once more.
+        # The backward stream is already reversed; the encoder alone would reverse it again.
         if half:
             flat = tokens.chars.unflatten(0, ids.shape).flip(1).flatten(0, 1)
             top = made.encoder(type(tokens)(tokens.rows, tokens.ids, chars=flat)).top.chunk(2, 1)[1]
@@ -98,7 +98,7 @@ def test_the_sample_is_for_training_alone() -> None:
     made.train(), whole.train()
     assert loss(made) == loss(made) != loss(made, seed=1)
     assert loss(made) != loss(whole) == loss(whole, seed=1)
-    # Nearly all words, or more than there are: all of them.
+    # All words but one, or more, as negatives: the full softmax.
     for negatives in (TOKENIZER.size - 1, TOKENIZER.size, TOKENIZER.size + 9):
         assert loss(objective(negatives=negatives).train()) == loss(whole)
     assert loss(objective(negatives=TOKENIZER.size - 2).train()) != loss(whole)
@@ -116,7 +116,7 @@ def test_dropout_falls_on_what_words_are_predicted_from() -> None:
 
 
 def test_it_learns_an_order_of_words_from_both_sides() -> None:
-    """a b c d … in turn: each word tells the next, and the one before."""
+    """Words repeat in a fixed order: each one determines the next and the previous."""
     made = objective().float().train()
     ids = np.tile(np.arange(4, 12), 40).astype(np.uint16)
     shard = Shard("s", ids, np.arange(0, len(ids) + 1, 8), np.array([0, 40]))

@@ -1,4 +1,4 @@
-"""CBOW: contexts by hand, the loss from its definition, windows drawn in training."""
+"""CBOW: contexts by hand, the loss by definition, windows sampled in training."""
 
 import pytest
 import torch
@@ -19,14 +19,14 @@ def make(window: int) -> Cbow:
 
 
 def batch() -> Batch:
-    """Two rows, of four words and of two; every word but each row's first is asked for."""
+    """Two sequences, of four and two words; every word but the first of each is a target."""
     ids = torch.tensor([4, 5, 6, 7, 8, 4])
     index = torch.tensor([0, 1, 2, 4])
     return Batch(Tokens(Rows.from_lengths([4, 2]), ids), {"lm": Target(index, ids[index + 1])})
 
 
 def neighbours(window: int) -> list[list[int]]:
-    """Of each word that is asked for: the ids around it, in its row and without itself."""
+    """For each target word, the ids around it in its sequence, without itself."""
     rows, found = [[4, 5, 6, 7], [8, 4]], []
     for row in rows:
         for place in range(1, len(row)):
@@ -55,7 +55,7 @@ def test_the_loss_is_that_of_the_mean_of_the_neighbours(window: int) -> None:
 
 
 def test_windows_are_drawn_evenly_in_training() -> None:
-    """Each centre sees 1 to ``window`` words on either side; the mean of one-hot words tells how many."""
+    """Each centre sees 1 to ``window`` words on either side; the mean of one-hot words shows how many."""
     n, window = 4001, 3
     objective = make(window).train()
     rows = Rows.from_lengths([n])
@@ -69,7 +69,7 @@ def test_windows_are_drawn_evenly_in_training() -> None:
     values = values[values > 0]
     shares = torch.stack([(values == value).float().mean() for value in counts])
     assert float(shares.sum()) == pytest.approx(1.0)
-    # A wider window is as likely, and holds the mark that much more often: 1 : 2 : 3.
+    # All windows are equally likely; a wider one contains the mark more often, 1 : 2 : 3.
     torch.testing.assert_close(shares, torch.tensor([1.0, 2.0, 3.0]) / 6, atol=0.02, rtol=0)
     assert not torch.equal(seen[0], seen[1])
 

@@ -1,4 +1,4 @@
-"""Contrastive learning on crops: the loss as plain PyTorch has it, the crops, and a model that embeds by it."""
+"""Contrastive learning on crops: the loss against plain PyTorch, the crops, and embeddings of a trained model."""
 
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def test_a_model_continues_with_crops_and_embeds_by_them(
     assert isinstance(model, firth.Model) and isinstance(model.loaded.objective, MaskedLM)
     vectors = model.embed(["the queen walked to the river", "before winter"])
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1], abs=1e-5)
-    # sentence-transformers pools and scales alike.
+    # The sentence-transformers export normalises too.
     assert main(["convert", str(tmp_path / "c"), "--as", "st", "--out", str(tmp_path / "st")]) == 0
     assert "Normalize" in (tmp_path / "st" / "modules.json").read_text("utf-8")
 

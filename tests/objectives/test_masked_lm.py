@@ -98,7 +98,7 @@ def test_the_output_matrix_is_the_embedding() -> None:
     before = made.logits(made.encoder(data.tokens).top[INDEX])
     with torch.no_grad():
         made.encoder.embeddings.pieces.weight[28] += 1.0
-    # Piece 28 is in no row here, so only its own output column can move.
+    # Token 28 is in no sequence here, so only its own output column can change.
     assert 28 not in data.tokens.ids
     after = made.logits(made.encoder(data.tokens).top[INDEX])
     torch.testing.assert_close(after[:, :28], before[:, :28], rtol=0, atol=1e-12)
@@ -110,7 +110,7 @@ def test_the_embedding_learns_from_both_ends() -> None:
     made, data = objective(next_sentence=False), batch()
     made(data).losses["mlm"].backward()
     grad = made.encoder.embeddings.pieces.weight.grad
-    # Every piece is scored against, those in no row too.
+    # The softmax covers every token, even those in no sequence.
     assert bool((grad.abs().sum(1) > 0).all())
 
 

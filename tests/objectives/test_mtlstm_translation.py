@@ -1,4 +1,4 @@
-"""CoVe's translation objective: its loss by hand, matrices of its own, writing word by word."""
+"""CoVe's translation objective: its loss by hand, untied matrices, generation word by word."""
 
 import dataclasses
 from itertools import product
@@ -71,7 +71,7 @@ def test_written_word_by_word_as_at_once() -> None:
 
 
 def test_a_wide_beam_finds_the_best_of_all_translations() -> None:
-    """Of every translation of at most two words, by brute force."""
+    """Brute force over every translation of at most two words."""
     objective = made(vocab_size=6).eval()
     sources = [[4, 5], [5], [5, 4, 4]]
     words = [word for word in range(6) if word != END]

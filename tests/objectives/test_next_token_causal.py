@@ -1,4 +1,4 @@
-"""Left-to-right language modelling: no prediction may see what it is to predict."""
+"""Left-to-right language modelling: no prediction may see its target."""
 
 import torch
 import torch.nn.functional as F

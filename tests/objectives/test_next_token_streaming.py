@@ -1,4 +1,4 @@
-"""Language modelling over a stream: one loss, whether it comes whole or in pieces; and a text that is written again."""
+"""Language modelling over a stream: the same loss whole or in parts, and learning to copy a text."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_pieces_of_a_stream_add_up_to_the_whole() -> None:
 
 
 def test_a_tiny_model_learns_to_write_what_it_read() -> None:
-    """Texts of two random tokens of ten: who does not remember them has a loss of ln 10 for each, and 0 for the end."""
+    """Texts of two random tokens of ten: without memory the loss is ln 10 for each, and 0 for the end token."""
     ends = np.arange(0, 9001, 2)
     shard = Shard("random", np.random.default_rng(0).integers(1, 11, 9000), ends, np.arange(len(ends)))
     plan, layout = plan_copies(ends, room=4, seed=1, epoch=0), Layout((), (0,), (0,), has_segments=False)

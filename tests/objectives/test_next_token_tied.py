@@ -1,4 +1,4 @@
-"""GPT's language model: the embedding is the output matrix, and nothing is added."""
+"""GPT's language model: the embedding is the output matrix, with no further parameters."""
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +53,7 @@ def test_the_embedding_learns_from_both_of_its_uses() -> None:
     made, data = objective(), batch([3, 1, 4], [3])
     made(data).losses["lm"].backward()
     found = made.encoder.piece_embedding.grad
-    # Written out: rows that were read, and every row as an output.
+    # Written out: embeddings of the input tokens, and every embedding as an output.
     again = objective()
     x = again.encoder(data.tokens).top[:2]
     F.cross_entropy(x @ again.encoder.piece_embedding.T, torch.tensor([1, 4]), reduction="sum").backward()

@@ -1,4 +1,4 @@
-"""The translation objective: its loss by hand, one matrix for three uses, and writing piece by piece."""
+"""The translation objective: its loss by hand, one matrix for three uses, and generation token by token."""
 
 from dataclasses import replace
 from typing import Any
@@ -65,7 +65,7 @@ def test_source_target_and_output_share_one_matrix() -> None:
     assert matrix is objective.encoder.pieces.weight
     batch = batch_of(SOURCES, TARGETS)
     before = objective(batch).losses["translation"].item()
-    # A piece that only the source has, one that only the target reads, one that is only answered.
+    # A token only in the source, one only in the decoder input, one only in the labels.
     for piece in (9, START, END):
         with torch.no_grad():
             matrix[piece] += 0.1
@@ -82,7 +82,7 @@ def test_no_output_bias() -> None:
 
 @both_forms
 def test_written_piece_by_piece_as_at_once(norm: Any) -> None:
-    """With what was kept of the pieces before, log-probabilities are those of reading all of them again."""
+    """With the cache of earlier tokens, log-probabilities equal those of reading all tokens again."""
     objective = made(norm).eval()
     targets = [[14, 15, 3], [16, 17, 18], [4, 4, 9]]
     with torch.no_grad():

@@ -1,7 +1,7 @@
-"""The published test model of bilm-tf, and the vectors that the original code made with it.
+"""The published test model of bilm-tf, and the vectors that the original code computed with it.
 
-In three rows and ten batches, the state of each row carried on: lm_embeddings_r.hdf5 has the top layer of sentence b of
-row r, forward and backward.
+Three rows of ten batches, with the state of each row carried over: lm_embeddings_r.hdf5 has the top layer of sentence b
+of row r, forward and backward.
 """
 
 import json
@@ -22,7 +22,7 @@ from firth.text.open_words import opened
 h5py = pytest.importorskip("h5py")
 
 ROWS = (0, 1, 2)
-# Theirs, of 16 numbers a direction; ours come from another order of the same sums.
+# Their vectors have 16 numbers per direction; ours add up the same terms in another order.
 NEAR = 1e-5
 
 
@@ -63,7 +63,7 @@ def read(encoder: Bilm, texts: list[str], carry: Carry | None) -> Hidden:
 
 
 def words_of(hidden: Hidden, row: int) -> np.ndarray:
-    """The top layer of a row without the marks at its ends."""
+    """The top layer of a row without its sentence markers."""
     return hidden.top[int(hidden.rows.offsets[row]) + 1 : int(hidden.rows.offsets[row + 1]) - 1].numpy()
 
 
@@ -93,7 +93,7 @@ def test_without_the_state_only_the_first_batch_agrees(
 def test_rows_beyond_a_batch_keep_their_state(
     encoder: Bilm, sentences: list[list[str]], expected: list[list[np.ndarray]]
 ) -> None:
-    """Three rows, then two, then one that began anew, then three again: each goes on from where it was."""
+    """Three rows, then two, then three again: each row resumes from its own state."""
     carry = read(encoder, [sentences[row][0] for row in ROWS], None).carry
     carry = read(encoder, [sentences[row][1] for row in ROWS[:2]], carry).carry
     assert carry is not None and all(state.shape[1] == 3 for state in carry.values())

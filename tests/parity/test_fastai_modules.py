@@ -1,6 +1,6 @@
 """AWD-LSTM against fastai's own modules on copied weights: eval and train, losses, gradients, the classifier's pooling.
 
-fastai is installed in a separate folder: scripts/test_fastai.
+scripts/test_fastai installs fastai in a separate folder.
 """
 
 from importlib.util import find_spec
@@ -49,7 +49,7 @@ def theirs(**rates: float) -> Any:
 
 
 def ours(model: Any) -> AwdLM:
-    """The same weights here."""
+    """Our model with the same weights."""
     made = AwdLM(AwdLstm(CONFIG), AwdLMConfig(dropout=0.0)).double()
     found = model.state_dict()
     state = {"bias": found["1.decoder.bias"], "encoder.embeddings.weight": found["0.encoder.weight"]}
@@ -114,7 +114,7 @@ def test_state_is_carried_from_batch_to_batch() -> None:
     ],
 )
 def test_dropout_drops_as_often_and_scales_alike(rate: str, part: Any, ours_part: Any) -> None:
-    """First and second moments of what training makes of the same input, over many draws."""
+    """First and second moments of the output for the same input in training, over many samples."""
     model = theirs(**{rate: 0.3}).train()
     made = ours(model).train().encoder
     torch.manual_seed(7)
@@ -136,7 +136,7 @@ def test_dropout_drops_as_often_and_scales_alike(rate: str, part: Any, ours_part
     scale = a.abs().mean()
     assert float((a.mean(0) - b.mean(0)).abs().max() / scale) < 0.15
     assert float((a.std(0) - b.std(0)).abs().max() / scale) < 0.15
-    # Which places fall together: shares of pairs of steps, and of units, that are gone at once.
+    # Which places are dropped together: shares of pairs of steps, and of units, that are both zero.
     for first, second in ((a[:, 0, 0, 0], a[:, 0, 4, 0]), (a[:, 0, 0, 0], a[:, 0, 0, 3])):
         place = (0, 4, 0) if second.data_ptr() == a[:, 0, 4, 0].data_ptr() else (0, 0, 3)
         together = ((first == 0) & (second == 0)).double().mean()
@@ -165,7 +165,7 @@ def test_weight_drop_is_on_the_same_matrix_with_the_same_moments() -> None:
 
 
 def test_concat_pooling_of_texts_of_several_lengths() -> None:
-    """Their classifier pads in front and masks what is padding; here there is none."""
+    """Their classifier pads in front and masks the padding; ours has none."""
     from fastai.text.models.core import masked_concat_pool
 
     model = theirs().eval()

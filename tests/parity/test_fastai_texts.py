@@ -1,4 +1,4 @@
-"""Words of a fastai vocabulary against fastai's own rules over spaCy's English words."""
+"""Tokenization with a fastai vocabulary against fastai's own rules over spaCy's English tokenizer."""
 
 import csv
 import gzip

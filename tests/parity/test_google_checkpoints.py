@@ -1,4 +1,4 @@
-"""A checkpoint that google-research/bert wrote: here and in transformers, given the same weights by name."""
+"""A checkpoint of google-research/bert, here and in transformers, with the same weights by name."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ SIZES = BertConfig(
 
 
 def their_state(weights: dict[str, np.ndarray], n_layers: int) -> dict[str, Tensor]:
-    """Each tensor of theirs from one variable of the file, written out: kernels turned over, heads not."""
+    """Each of their tensors from one variable of the file, written out: kernels transposed, heads not."""
 
     def tensor(name: str, turned: bool = False) -> Tensor:
         array = np.array(weights[name], np.float32)
@@ -122,7 +122,7 @@ def test_a_file_of_the_original_code(shared_data: Path, ours: Any, theirs: str) 
 
 
 def test_a_file_of_ours(tmp_path: Path) -> None:
-    """Larger, so that no width is the number of heads, and drawn, so that no tensor is all zero or one."""
+    """Larger, so that no size equals the number of heads, and sampled, so that no tensor is all zeros or ones."""
     objective = MaskedLM(Bert(SIZES), MaskedLMConfig())
     torch.manual_seed(1)
     for name, parameter in objective.named_parameters():

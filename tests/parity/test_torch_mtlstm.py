@@ -1,4 +1,4 @@
-"""MT-LSTM against PyTorch's own LSTM on the same weights, and its decoder against the formulas, row by row."""
+"""MT-LSTM against PyTorch's LSTM with the same weights, and its decoder against formulas, one sequence at a time."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ def encoder_of(width: int, hidden_width: int, *, fixed_words: bool = False) -> M
 
 
 def torchs(encoder: MtLstm) -> nn.LSTM:
-    """PyTorch's module of two layers, with its flat names, as CoVe was released."""
+    """PyTorch's two-layer module with its flat parameter names, as in the CoVe release."""
     config = encoder.config
     module = nn.LSTM(config.width, config.hidden_width, config.n_layers, bidirectional=True, batch_first=True).double()
     state = {
@@ -49,7 +49,7 @@ def test_the_published_sizes_are_torchs_lstm(train: bool) -> None:
     out, ends = module(packed)
     top, _ = from_padded(pad_packed_sequence(out, batch_first=True)[0], mask)
     torch.testing.assert_close(hidden.top, top, rtol=0, atol=1e-12)
-    # (layers × directions, B, width): the directions of a layer stand together.
+    # (layers × directions, B, hidden size): the directions of a layer are adjacent.
     for ours, theirs in zip(zip(*states, strict=True), ends, strict=True):
         for number, state in enumerate(ours):
             expected = torch.cat([*theirs[2 * number : 2 * number + 2]], 1)
@@ -67,7 +67,7 @@ def test_the_published_sizes_are_torchs_lstm(train: bool) -> None:
 def by_the_formulas(
     decoder: MtLstmDecoder, source: Tensor, hidden: list[Tensor], cell: list[Tensor], ids: list[int]
 ) -> Tensor:
-    """h~ of each token of one row: ``source`` (S, H), states (H,) a layer (specification §2)."""
+    """h~ of each token of one sequence: ``source`` (S, H), states (H,) per layer (specification §2)."""
     fed, written = torch.zeros(source.shape[1], dtype=source.dtype), []
     for word in ids:
         x = torch.cat([decoder.embedding.weight[word], fed])

@@ -56,7 +56,7 @@ def quiet() -> Iterator[None]:
 
 
 def shaken(objective: nn.Module) -> nn.Module:
-    """Every parameter drawn, so that none is zero or one where a mistake would not show."""
+    """Sample every parameter, so that no zero or one hides a mistake."""
     torch.manual_seed(0)
     for name, parameter in objective.named_parameters():
         around = 1.0 if "norm.weight" in name else 0.0
@@ -86,7 +86,7 @@ def written(folder: Path, objective: nn.Module, system: str = "bert") -> Path:
 def batch() -> Tokens:
     torch.manual_seed(3)
     rows = Rows.from_lengths(LENGTHS)
-    # Without [PAD], whose embedding theirs never trains.
+    # Without [PAD], whose embedding transformers never trains.
     return Tokens(rows, torch.randint(1, len(PIECES), (rows.n_tokens,)), torch.randint(2, (rows.n_tokens,)))
 
 
@@ -117,7 +117,7 @@ def test_states_of_every_layer(tmp_path: Path, activation: str) -> None:
 
 
 def gradients_match(objective: nn.Module, theirs: nn.Module, rows: tuple[Any, ...]) -> None:
-    """Each of our gradients equals theirs under its name, and none of theirs is left over but repeats."""
+    """Each of our gradients equals theirs by name, and theirs has no others but tied duplicates."""
     ours = {name: p.grad for name, p in objective.named_parameters()}
     assert not [name for name, grad in ours.items() if grad is None and "pooler" not in name]
     renamed = to_theirs({n: g for n, g in ours.items() if g is not None}, expand(rows, SIZES.n_layers))
@@ -138,7 +138,7 @@ def asked(tokens: Tokens) -> Batch:
 
 
 def their_labels(data: Batch) -> Tensor:
-    """Labels as a rectangle with their "none" where nothing is asked."""
+    """Padded labels, with -100 (ignored) wherever there is no target."""
     flat = torch.full((data.tokens.rows.n_tokens,), -100)
     flat[data.targets["mlm"].index] = data.targets["mlm"].label
     return to_padded(flat, data.tokens.rows, fill=-100.0)[0]
@@ -220,7 +220,7 @@ def test_our_folder_reads_back_equal(tmp_path: Path, next_sentence: bool) -> Non
 
 
 def test_a_folder_that_transformers_saved_reads_equal(tmp_path: Path) -> None:
-    """Their model, drawn by them and saved by them, with our page about it added."""
+    """Their model, initialised and saved by transformers, with our firth.json added."""
     config = transformers.BertConfig(
         vocab_size=len(PIECES),
         hidden_size=32,
@@ -286,7 +286,7 @@ def test_the_tokenizer_gives_the_same_ids(tmp_path: Path, lowercase: bool) -> No
     plain = [text for text in TEXTS if "[" not in text]
     for text in plain:
         ours = made.encode(text).ids
-        # Theirs reads [MASK] in a text as the special piece, by design of that library.
+        # By design, transformers reads [MASK] in a text as the special token.
         assert theirs(text)["input_ids"] == [made.start_id, *ours, made.end_id], text
     assert read_model(folder).tokenizer.ids_many(TEXTS) == made.ids_many(TEXTS)
     assert theirs("[MASK] a")["input_ids"][1] == made.mask_id
@@ -295,7 +295,7 @@ def test_the_tokenizer_gives_the_same_ids(tmp_path: Path, lowercase: bool) -> No
 
 
 def test_a_pad_piece_elsewhere_in_the_vocabulary(tmp_path: Path) -> None:
-    """Theirs does not train the embedding of the piece that its configuration calls [PAD]."""
+    """transformers does not train the embedding of the token that its configuration calls [PAD]."""
     moved = [*SPECIALS[1:], *PIECES[len(SPECIALS) :], SPECIALS[0]]
     folder = tmp_path / "m"
     folder.mkdir()

@@ -58,7 +58,7 @@ def quiet() -> Iterator[None]:
 
 
 def shaken(objective: Any) -> Any:
-    """Every parameter drawn, so that none is zero or one where a mistake would not show."""
+    """Sample every parameter, so that no zero or one hides a mistake."""
     torch.manual_seed(0)
     for name, parameter in objective.named_parameters():
         nn.init.normal_(parameter, mean=1.0 if "norm.weight" in name else 0.0, std=0.1)
@@ -100,7 +100,7 @@ def test_states_of_every_layer(tmp_path: Path, training: bool) -> None:
 
 
 def gradients_match(objective: nn.Module, theirs: nn.Module) -> None:
-    """Each of our gradients equals theirs under its name, and none of theirs is left over but repeats."""
+    """Each of our gradients equals theirs by name, and theirs has no others but tied duplicates."""
     ours = {name: p.grad for name, p in objective.named_parameters() if name.startswith("encoder.")}
     renamed = to_theirs(ours, expand(hf_gpt.NAMES, SIZES.n_layers))
     found = {name: p.grad for name, p in theirs.named_parameters() if name.startswith("transformer.")}
@@ -128,7 +128,7 @@ def test_the_language_model_s_loss_and_gradients(tmp_path: Path, training: bool)
 
 @pytest.mark.parametrize("training", [False, True])
 def test_choices_with_both_heads(training: bool) -> None:
-    """Their head for choices is ours of ``choose``: one number for the last token of each row."""
+    """Their multiple-choice head is that of our ``choose``: one score for the last token of each sequence."""
     theirs = transformers.OpenAIGPTDoubleHeadsModel(
         transformers.OpenAIGPTConfig(
             **{key: getattr(SIZES, ours) for key, ours in hf_gpt.CONFIG_KEYS.items()},
@@ -159,7 +159,7 @@ def test_choices_with_both_heads(training: bool) -> None:
     )
     logits = chooser.outputs(tokens)["logits"].flatten()
     close(logits, out.mc_logits.flatten())
-    # Both losses, as fine-tuning with the auxiliary language model adds them: the choice, and λ = 0.5 of the other.
+    # Both losses, as in fine-tuning with the auxiliary language model: the choice, plus λ = 0.5 times the other.
     last = set(rows.last.tolist())
     index = torch.tensor([i for i in range(rows.n_tokens) if i not in last])
     top = chooser.encoder(tokens).top[index]
@@ -182,7 +182,7 @@ def test_what_transformers_writes_is_read(tmp_path: Path, bare: bool, safe: bool
     folder = tmp_path / "m"
     theirs.save_pretrained(folder)
     if not safe:
-        # As folders from before safetensors are, with the mask that they saved.
+        # As in folders older than safetensors, which also saved the causal mask.
         (folder / "model.safetensors").unlink()
         prefix = "" if bare else "transformer."
         buffers = {f"{prefix}h.{i}.attn.bias": torch.ones(1, 1, 40, 40).tril() for i in range(3)}
@@ -234,7 +234,7 @@ def test_greedy_and_beam_search_write_what_theirs_write(tmp_path: Path) -> None:
 
 
 def test_their_model_with_the_published_vocabulary(tmp_path: Path, shared_data: Path) -> None:
-    """As the published model lies on their hub: 40,478 pieces, no special ones; then ours in their hands."""
+    """Read their model with the published 40,478 tokens, none of them special; then read ours in transformers."""
     source = tmp_path / "vocabulary"
     source.mkdir()
     for ours, name in (("encoder_bpe_40000.json", "vocab.json"), ("vocab_40000.bpe", "merges.txt")):

@@ -1,4 +1,4 @@
-"""Fine-tuned models in transformers: the same logits, losses and gradients, and what they save reads here."""
+"""Fine-tuned models in transformers: the same logits, losses and gradients, and what they save is read here."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ SIZES = BertConfig(
     dropout=0.0,
     attention_dropout=0.0,
 )
-# All of one length: without padding their softmax over the tokens of a row has the same terms as ours.
+# All of one length: without padding, their softmax over the tokens of a sequence has the same terms as ours.
 N_ROWS, LENGTH = 6, 12
 NO_DROPOUT = network_of(dropout=0.0)
 OPTIONS: dict[str, Any] = {
@@ -70,7 +70,7 @@ every_task = pytest.mark.parametrize("task", list(TASKS))
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """No progress bars, and no notes about the pooler that theirs of tags and answers leave out."""
+    """No progress bars or notes about the pooler that their token-classification and question-answering models lack."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -82,7 +82,7 @@ def quiet() -> Iterator[None]:
 
 
 def model(task: str, options: Any = None) -> TaskModel:
-    """Every parameter drawn, so that none is zero or one where a mistake would not show."""
+    """A task model with every parameter sampled, so that no zero or one hides a mistake."""
     made = TASKS[task].model(Bert(SIZES), options or OPTIONS[task])
     torch.manual_seed(0)
     for name, parameter in made.named_parameters():
@@ -97,7 +97,7 @@ def written(folder: Path, task: str, made: TaskModel) -> Path:
 
 
 def examples(task: str) -> list[Example]:
-    """Six rows as six texts, or as two questions with three choices each; some pieces continue a word."""
+    """Six sequences as six texts, or as two questions with three choices each; some tokens continue a word."""
     draw = torch.Generator().manual_seed(3)
     ids = torch.randint(1, len(PIECES), (N_ROWS, LENGTH), generator=draw).numpy()
     segments = [0] * 5 + [1] * (LENGTH - 5)
@@ -122,7 +122,7 @@ def examples(task: str) -> list[Example]:
 
 
 def given(task: str, batch: Batch) -> dict[str, Tensor]:
-    """What theirs reads of the same batch, with its labels."""
+    """The inputs of their model for the same batch, with labels."""
     shape = (-1, 3, LENGTH) if task == "choose" else (-1, LENGTH)
     assert batch.tokens.segments is not None
     read = {"input_ids": batch.tokens.ids.view(shape), "token_type_ids": batch.tokens.segments.view(shape)}
@@ -131,7 +131,7 @@ def given(task: str, batch: Batch) -> dict[str, Tensor]:
         return {**read, "start_positions": start, "end_positions": end}
     (labels,) = (found.label for found in batch.targets.values())
     if task == "tag":
-        # Their "none" wherever no word begins.
+        # -100 (ignored) wherever no word begins.
         every = torch.full((batch.tokens.rows.n_tokens,), -100)
         assert batch.tokens.words is not None
         every[batch.tokens.words.first] = labels
@@ -205,7 +205,7 @@ def test_the_class_and_what_it_is_told(tmp_path: Path, task: str) -> None:
 
 @every_task
 def test_no_tensor_of_theirs_is_made_up(tmp_path: Path, task: str) -> None:
-    """Nothing is missing in our folder; of ours they leave out at most the pooler that their class lacks."""
+    """Our folder lacks no tensor of theirs; they ignore at most the pooler, if their class has none."""
     folder = written(tmp_path / "m", task, model(task))
     _, info = CLASSES[task].from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"] and not info["mismatched_keys"]
@@ -215,7 +215,7 @@ def test_no_tensor_of_theirs_is_made_up(tmp_path: Path, task: str) -> None:
 
 @pytest.mark.parametrize("task", ["classify", "multilabel", "regress", "choose"])
 def test_what_they_saved_reads_here(tmp_path: Path, task: str) -> None:
-    """Trained on by them, saved by them, with our page about it: the same logits."""
+    """A model changed and saved by transformers, with our other files added, gives the same logits."""
     folder = written(tmp_path / "m", task, model(task))
     theirs = CLASSES[task].from_pretrained(folder).eval()
     torch.manual_seed(7)
@@ -244,7 +244,7 @@ def test_what_they_saved_without_a_pooler_is_refused_by_name(tmp_path: Path, tas
 
 @pytest.mark.parametrize("task", ["classify", "multilabel", "regress", "tag", "choose"])
 def test_dropout_falls_on_what_the_head_reads(tmp_path: Path, task: str) -> None:
-    """Theirs learns the rate from our folder. A head that adds up what it reads shows how much of it was kept."""
+    """Their model takes the dropout rate from our folder. A head that sums its input shows how much was kept."""
     rate, times = 0.3, 150
     made = model(task, replace(OPTIONS[task], network=network_of(dropout=rate)))
     nn.init.constant_(made.head.weight, 1.0)
@@ -259,7 +259,7 @@ def test_dropout_falls_on_what_the_head_reads(tmp_path: Path, task: str) -> None
     if task == "tag":
         assert batch.tokens.words is not None
         drawn = drawn[batch.tokens.words.first]
-    # A sum of x has on average its value without dropout; its deviation is √(p / (1 - p) Σ x²).
+    # The mean of the sum of x is its value without dropout; the standard deviation is √(p / (1 - p) Σ x²).
     deviation = (rate / (1 - rate) * hidden.square().sum(1)).sqrt()
     for found in (ours, drawn):
         standard = ((found - hidden.sum(1)) / deviation).view(times, -1)

@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 PAD, END, V, WIDTH, LAYERS = 0, 2, 31, 16, 2
 SOURCES = [[5, 6, 7, 8, 9, END], [10, 11, END], [12, 13, 14, 15, END]]
-WRITTEN = [[PAD, 20, 21], [PAD, 22, 23, 24, 25], [PAD, 26]]  # Marian begins with the pad piece
+WRITTEN = [[PAD, 20, 21], [PAD, 22, 23, 24, 25], [PAD, 26]]  # Marian starts with the pad token
 
 
 def marian() -> Any:
@@ -51,7 +51,7 @@ def marian() -> Any:
             torch.nn.init.normal_(parameter, std=0.3)
     with torch.no_grad():
         for side in (model.model.encoder, model.model.decoder):
-            # Its waves are other ones: the table is put in, the rest compared.
+            # Its sinusoids differ from ours: copy our table and compare the rest.
             side.embed_positions.weight.copy_(interleaved(40, WIDTH))
     return model
 
@@ -121,7 +121,7 @@ def test_logits_and_gradients(training: bool) -> None:
     label = torch.arange(len(found)) + 15
     for logits in (found, expected):
         F.cross_entropy(logits, label).backward()
-    # One matrix has the gradients of source, target and output together; its pad piece has none as an input there.
+    # One matrix gets the gradients of source, target and output; Marian gives its pad token none as an input.
     torch.testing.assert_close(embedding.grad[1:], theirs.model.shared.weight.grad[1:], rtol=0, atol=1e-9)
     cross, other = objective.decoder.blocks[1].cross_attention, theirs.model.decoder.layers[1].encoder_attn
     torch.testing.assert_close(cross.query.weight.grad, other.q_proj.weight.grad, rtol=0, atol=1e-9)

@@ -1,4 +1,4 @@
-"""What transformers saves, in every layout that its versions wrote, gives the same numbers here."""
+"""Models saved by transformers, in every layout that its versions wrote, give the same numbers here."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -38,13 +38,13 @@ def quiet() -> Iterator[None]:
 
 
 def theirs(kind: str = "BertForPreTraining", **config: Any) -> nn.Module:
-    """A model of transformers with every parameter drawn, so that none is zero or one where it would not show."""
+    """A transformers model with every parameter sampled, so that no zero or one hides a mistake."""
     sizes = {"vocab_size": len(PIECES), "max_position_embeddings": 24, **SMALL, **config}
     made = getattr(transformers, kind)(transformers.BertConfig(**sizes))
     torch.manual_seed(0)
     for name, parameter in made.named_parameters():
         around = 1.0 if "LayerNorm.weight" in name else 0.0
-        # Sums over the width are of one size at any width.
+        # Keep sums over the hidden size at the same scale for any hidden size.
         nn.init.normal_(parameter, mean=around, std=0.1 if sizes["hidden_size"] < 100 else 0.02)
     return made.eval()
 
@@ -87,7 +87,7 @@ def same_states(loaded: Loaded, made: nn.Module, *, summary: bool = True) -> Non
 
 @torch.no_grad()
 def same_pretraining(loaded: Loaded, made: nn.Module) -> None:
-    """The states, and the logits of both heads where there are both."""
+    """The states, and the logits of both heads if the model has both."""
     objective, tokens = loaded.objective, batch()
     given = padded(tokens)
     out = made(**given)
@@ -100,7 +100,7 @@ def same_pretraining(loaded: Loaded, made: nn.Module) -> None:
 
 
 def as_pickle(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]], *, zipped: bool = True) -> None:
-    """The folder's weights as an older version wrote them."""
+    """Rewrite the folder's weights as an older version saved them."""
     state = change(load_file(folder / "model.safetensors"))
     torch.save(state, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
     (folder / "model.safetensors").unlink()
@@ -111,7 +111,7 @@ def unchanged(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def of_2018(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """gamma and beta, the tied matrix once more, and a buffer."""
+    """The names gamma and beta, a copy of the tied matrix, and a buffer."""
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
         for name, tensor in state.items()
@@ -255,7 +255,7 @@ def test_left_to_right(tmp_path: Path) -> None:
 
 
 def test_an_output_matrix_of_its_own_is_left_out(tmp_path: Path) -> None:
-    """With the embedding in its place the masked-LM head would give other numbers than theirs."""
+    """With the embedding in its place, the masked-LM head would give other numbers than theirs."""
     made = theirs("BertForMaskedLM", tie_word_embeddings=False)
     found = read_format(find_format(saved(tmp_path / "m", made)))
     assert "mlm" in found.loaded.untrained
@@ -275,7 +275,7 @@ HEADS = {
 
 @torch.no_grad()
 def logits_of(task: str, model: TaskModel, tokens: Tokens) -> Tensor:
-    """Of every row, or of every token: what is a word is not the question here."""
+    """Logits of every sequence or of every token, regardless of word boundaries."""
     hidden = model.encoder(tokens)
     return model.head(hidden.top if task in ("tag", "answer") else hidden.summary)
 

@@ -1,7 +1,7 @@
-"""ULMFiT's head against the documented one in plain modules of PyTorch on the same weights: eval and train.
+"""ULMFiT's head against the documented one in plain PyTorch modules with the same weights: eval and train.
 
 BatchNorm, dropout, linear, ReLU, BatchNorm, dropout, linear (Howard & Ruder 2018; specification of ULMFiT, §3), as
-fastai puts them together, over concat pooling of an AWD-LSTM.
+fastai combines them, over concat pooling of an AWD-LSTM.
 """
 
 from collections.abc import Sequence
@@ -60,12 +60,12 @@ def examples() -> list[Example]:
 
 
 def pooled(top: Sequence[Tensor]) -> Tensor:
-    """The state read last, the maximum and the mean, text by text."""
+    """The last state, the maximum and the mean, text by text."""
     return torch.stack([torch.cat([x[-1], x.amax(0), x.mean(0)]) for x in top])
 
 
 def _of_the_first_batches(head: nn.Sequential, number: int) -> None:
-    """Ours are the mean of the first ten; PyTorch's keep 9 parts in 10 of what they begin with."""
+    """Over the first ten batches our running statistics are the plain mean; PyTorch's default momentum is 0.1."""
     for part in head:
         if isinstance(part, nn.BatchNorm1d):
             part.momentum = 1 / number
@@ -75,7 +75,7 @@ def _of_the_first_batches(head: nn.Sequential, number: int) -> None:
 def test_logits_loss_gradients_and_statistics(train: bool) -> None:
     made = ours().train(train)
     head, batch = theirs(made).train(train), collate(examples())
-    for number in (1, 3):  # twice each time
+    for number in (1, 3):  # two updates each
         hidden = made.encoder(batch.tokens)
         x = pooled(hidden.top.split(LENGTHS))
         _of_the_first_batches(head, number)
@@ -98,7 +98,7 @@ def test_logits_loss_gradients_and_statistics(train: bool) -> None:
 
 
 def test_dropout_falls_after_the_norm() -> None:
-    """A feature that is the same in all texts has a norm of 0, which stays 0 whatever is dropped of the others."""
+    """Half of the normalised features are zero, the others doubled."""
     made = ours().train()
     made.head.dropout.p = 0.5
     seen: list[Tensor] = []

@@ -1,6 +1,6 @@
-"""Google's exact tokenization against the port that most tools use; where they differ, and how, is pinned.
+"""Google's exact tokenization against the port that most tools use; the tests pin where and how they differ.
 
-The oracle is ``BertWordPieceTokenizer`` of the tokenizers library with its own normaliser and splitter, of which ours
+The oracle is ``BertWordPieceTokenizer`` of the tokenizers library with its own normaliser and splitter; ours
 uses neither in this mode.
 """
 
@@ -44,16 +44,16 @@ BLOCKS = (
     (0xFEFF, 0xFEFF),
     (0xFFFD, 0xFFFD),
 )
-# Without the capital sigma, which ends a word in another small letter, and the bracket that special pieces begin with.
+# Without capital sigma, whose lower case differs at the end of a word, and the bracket that starts special tokens.
 LETTERS = [chr(c) for first, last in BLOCKS for c in range(first, last + 1) if chr(c) not in "Σ["]
 
 
 @functools.cache
 def both(lowercase: bool) -> tuple[Tokenizer, BertWordPieceTokenizer]:
-    """Ours and theirs, of one vocabulary: every letter alone and inside a word, and some longer pieces."""
+    """Ours and theirs with one vocabulary: every letter alone and inside a word, and some longer tokens."""
     words = ["the", "##ing", "un", "##want", "##ed", "한국", "##어", "세계", "##ab"]
     pieces = list(dict.fromkeys([*SPECIALS, *words, *LETTERS, *(f"##{letter}" for letter in LETTERS)]))
-    # No piece begins or ends with what is cut away.
+    # No token begins or ends with characters that are stripped.
     pieces = [p for p in pieces if p in SPECIALS or (p.strip() == p and p.removeprefix("##") and p.isprintable())]
     ours = Tokenizer.from_vocab(pieces, lowercase=lowercase, google=True)
     theirs = BertWordPieceTokenizer({piece: i for i, piece in enumerate(pieces)}, lowercase=lowercase)
@@ -84,13 +84,13 @@ def test_the_same_ids(lowercase: bool, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "ours", "theirs"),
     [
-        # Google drops Cc and Cf; the port drops private use as well.
+        # Google drops Cc and Cf; the port drops private-use characters as well.
         ("x\ue000y", ["x\ue000y"], ["xy"]),
         ("x\U000f0000y", ["x\U000f0000y"], ["xy"]),
-        # Ideographs of extension E begin at 2B820; the port has 2B920.
+        # Ideographs of extension E begin at 2B820; the port starts at 2B920.
         ("x\U0002b820y", ["x", "\U0002b820", "y"], ["x\U0002b820y"]),
         ("x\U0002b920y", ["x", "\U0002b920", "y"], ["x", "\U0002b920", "y"]),
-        # Characters newer than the port's tables: punctuation it does not know.
+        # Punctuation newer than the port's tables.
         ("x\u2e5dy", ["x", "\u2e5d", "y"], ["x\u2e5dy"]),
     ],
 )
@@ -99,21 +99,21 @@ def test_where_the_port_differs(lowercase: bool, text: str, ours: list[str], the
 
 
 def test_the_last_sigma_of_a_word() -> None:
-    """Python, and so Google's code, lower-cases words; the port lower-cases letters."""
+    """Python, and thus Google's code, lower-cases whole words; the port lower-cases single letters."""
     assert words_of("ΟΔΟΣ", True) == (["οδος"], ["οδοσ"])
     assert words_of("ΟΔΟΣ", False) == (["ΟΔΟΣ"], ["ΟΔΟΣ"])
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_special_pieces_in_a_text(lowercase: bool) -> None:
-    """Ours are text; the port takes them for what they say."""
+    """Ours reads them as text; the port reads them as special tokens."""
     ours, theirs = both(lowercase)
     assert theirs.encode("[SEP]", add_special_tokens=False).ids == [ours.end_id]
     assert ours.end_id not in ours.encode("[SEP]").ids
 
 
 def test_the_longest_word() -> None:
-    """200 characters in Google's code, 100 in the port."""
+    """The limit is 200 characters in Google's code, 100 in the port."""
     ours, theirs = both(False)
     for length, google, port in ((100, True, True), (101, True, False), (200, True, False), (201, False, False)):
         for tokenizer_ids, known in (

@@ -1,4 +1,4 @@
-"""The mean of models: exact, whole, and of one kind only."""
+"""The mean of models: exact, complete, and only over models of one kind."""
 
 import dataclasses
 from pathlib import Path
@@ -49,13 +49,13 @@ def test_the_mean_is_a_model_like_any_other(run: Path, tmp_path: Path) -> None:
     assert loaded.objective.encoder.config == last.objective.encoder.config
     assert loaded.provenance["average"]["steps"] == [3, 4]
     assert "step" not in loaded.provenance
-    # One matrix for source, target and output is still one.
+    # Source, target and output still share one matrix.
     names = [name for name, tensor in loaded.objective.state_dict().items() if len(tensor) == loaded.tokenizer.size]
     assert names == ["encoder.pieces.weight"]
 
 
 def test_no_score_of_a_part_is_said_of_the_mean(tmp_path: Path, tiny_run: Path) -> None:
-    """Of fine-tuned models, whose folders say what the held-out examples gave; what they began as stays."""
+    """Fine-tuned models record their dev scores; their mean drops these and keeps the base model's record."""
     base = read_model(tiny_run)
     torch.manual_seed(0)
     for number in (1, 2):

@@ -1,4 +1,4 @@
-"""Token vectors from counts, against the definition written out."""
+"""Token vectors from co-occurrence counts, compared with a direct implementation of the definition."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ from firth.pretraining.cooccurrence import cooccurrence_vectors, token_counts
 
 
 def written_out(corpus: Corpus, window: int) -> np.ndarray:
-    """Positive pointwise mutual information of each pair of tokens, one pair of places after the other."""
+    """Positive pointwise mutual information of each pair of tokens, counted one pair of positions at a time."""
     n = corpus.tokenizer.size
     pairs = np.zeros((n, n))
     for info in corpus.shards("train"):
@@ -34,7 +34,7 @@ def test_vectors_keep_what_pairs_of_tokens_say(tiny_corpus: Path) -> None:
     counts = token_counts(corpus)
     width = corpus.tokenizer.size
     vectors = cooccurrence_vectors(corpus, counts, width, window=3)
-    # All directions are kept: products of vectors are those of the table's rows under the root of its spectrum.
+    # All dimensions are kept, so the inner products of the vectors are the matrix square root of table @ table.T.
     table = written_out(corpus, 3)
     left, values, _ = np.linalg.svd(table)
     expected = (left * values) @ left.T

@@ -1,4 +1,4 @@
-"""CoVe from word vectors and parallel text to translations and features, and over other words."""
+"""CoVe: from word vectors and parallel text to translations and features, and with other vocabularies."""
 
 import random
 from pathlib import Path
@@ -61,7 +61,7 @@ def vectors_file(path: Path, words: list[str], width: int = WIDTH) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``corpus``, ``vectors.txt`` of all its words but "house", and ``run``, which has learnt to write lines down."""
+    """``corpus``, ``vectors.txt`` with all its words but "house", and ``run``, trained to copy lines."""
     made = tmp_path_factory.mktemp("cove")
     text = made / "text"
     text.write_text("\n".join(lines_of(800, 1)) + "\n", "utf-8")
@@ -108,7 +108,7 @@ def test_features_of_words_and_layers(folder: Path) -> None:
     model = load_model(folder / "run")
     assert model.embed(["red blue"], layer=0).shape == (1, WIDTH)
     assert model.embed(["red blue"], layer=2).shape == (1, 64) == model.embed(["red blue"], pool="summary").shape
-    # An unknown word is zeros; nothing stands around the words.
+    # An unknown word is zeros; no special tokens surround the words.
     assert not model.embed(["spoon"], layer=0).any()
     text = model.embed(["", "red"])
     assert np.isfinite(text).all()
@@ -126,7 +126,7 @@ def test_a_folder_of_vectors_is_a_file_of_vectors(folder: Path) -> None:
 
 
 def test_words_with_capitals_stand_for_those_in_lower_case(folder: Path, tmp_path: Path) -> None:
-    """The first of them, and only where the file has no such word in lower case, before or after."""
+    """The first form with capitals counts, and only if the file has no lower-case form, before or after it."""
     tokenizer = Tokenizer.load(folder / "vocab")
     words = ["Red", "RED", "Blue", "blue", "cat", "Cat", "Spoon"]
     file = vectors_file(tmp_path / "v.txt", words)
@@ -169,7 +169,7 @@ def test_pieces_have_no_word_vectors(folder: Path, tiny_pairs: Path, tmp_path: P
 
 
 def test_going_on_keeps_words_and_new_ones_are_zeros(folder: Path, tmp_path: Path) -> None:
-    """On text with another vocabulary, and without the file of vectors; and a run needs it no more when it resumes."""
+    """The text has another vocabulary. The vectors file is optional, and a resumed run does not need it."""
     text = tmp_path / "text"
     text.write_text("\n".join(f"{line} river" for line in lines_of(200, 4)) + "\n", "utf-8")
     build_vocab([text], tmp_path / "vocab", size=len(NAMES) + 5, kind="words", lowercase=True, workers=1)
@@ -196,7 +196,7 @@ def test_other_words_under_the_same_encoder(folder: Path, tmp_path: Path) -> Non
     assert not open_table(tmp_path / "wide").rows[: len(WORDS.specials)].any()
     assert any(name == "left out" and "decoder" in value for name, value in done.facts)
     wide, old = load_model(tmp_path / "wide"), load_model(folder / "run")
-    # Words of both files are equal there: the same texts give the same vectors; others have become words.
+    # Words in both files have equal vectors, so the same texts embed equally; other words are now known.
     known = vectors_file(tmp_path / "same.txt", NAMES)
     convert(folder / "run", tmp_path / "same", vectors=known)
     lines = ["red blue cat", "DOG", "two one"]
@@ -248,7 +248,7 @@ def test_the_released_file_over_vectors(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_released_file_reads_words_between_blanks(folder: Path, tmp_path: Path) -> None:
-    """As its vectors have them; a model of ours keeps the rules of its own text."""
+    """Its vectors are for such words; a model trained by Firth keeps the tokenization rules of its own text."""
     torch.manual_seed(0)
     torch.save(nn.LSTM(WIDTH, 6, 2, bidirectional=True).state_dict(), tmp_path / "wmtlstm.pth")
     words = ["n't", "'s", "u.s.", "...", "is", "."]

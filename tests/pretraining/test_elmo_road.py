@@ -1,4 +1,4 @@
-"""The whole road of ELMo in miniature: words -> language model -> frozen layers under a tagger -> predictions."""
+"""The ELMo pipeline in miniature: words -> language model -> frozen layers under a tagger -> predictions."""
 
 import json
 import math
@@ -26,7 +26,7 @@ RECIPE: dict[str, Any] = {
     "data": {"length": 8},
     "train": {"steps": 80, "batch_tokens": 256, "eval_every": 10, "save_every": 0, "precision": "float32"},
 }
-# Names begin with capitals and end in -ton or -ville: characters tell, also of words that were never seen.
+# Town names are capitalised and end in -ton or -ville, so characters identify even unseen ones.
 TOWNS = ["Alton", "Bolton", "Carlton", "Danville", "Evansville", "Felton", "Granville", "Hilton"]
 OTHERS = ["walked", "painted", "river", "harbour", "winter", "farmer", "quiet", "market"]
 
@@ -75,7 +75,7 @@ def test_the_folder_reads_any_word(run: Path) -> None:
 
 
 def test_a_published_model_goes_on_with_text_of_ours(tiny_word_corpus: Path, run: Path, tmp_path: Path) -> None:
-    """It has no vocabulary and no softmax: both are the corpus's, the encoder is its own."""
+    """It has no vocabulary and no softmax: both come from the corpus, only the encoder is its own."""
     pytest.importorskip("h5py")
     convert(run, tmp_path / "published", "elmo")
     data = {**RECIPE, "model": str(tmp_path / "published"), "encoder": {}}

@@ -1,4 +1,4 @@
-"""Weights that a model starts from: each option does what it says, and only that."""
+"""Initial weights of a model: each option does what it says, and only that."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_positions_and_tokens_share_no_dimension(corpus: Corpus) -> None:
     assert positions[:, :16].pow(2).mean() == pytest.approx(0.01, rel=1e-4)
     seen = torch.from_numpy(token_counts(corpus) > 0)
     assert tokens[seen, 16:].pow(2).mean(1).sqrt().numpy() == pytest.approx(0.1, rel=1e-4)
-    # [MASK] never occurs in text, and has a vector all the same.
+    # [MASK] never occurs in text but still gets a vector.
     assert 0.05 < tokens[corpus.tokenizer.mask_id, 16:].pow(2).mean().sqrt() < 0.2
 
 
@@ -109,7 +109,7 @@ def test_later_positions_continue_the_trained_ones(corpus: Corpus) -> None:
     extrapolate_positions(encoder, 96)
     assert torch.equal(table[:96], waves[:96])
     distances = torch.cdist(table[96:], waves)
-    # The next positions are nearest to those that they would have been; far ones fade.
+    # The first extrapolated positions are nearest to their original vectors; distant ones fade.
     assert distances[:16].argmin(1).tolist() == list(range(96, 112))
 
 

@@ -1,4 +1,4 @@
-"""The length of a run: from minutes and epochs to steps that are stored."""
+"""The length of a run: minutes and epochs become steps, which are stored."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ PACE = Pace(step_s=0.5, step_tokens=2000.0, epoch_steps=100.0, dev_batches=30)
 
 
 def recipe_with(corpus: Path, **train: float) -> Pretrain:
-    """A tiny recipe, of a length that ``train`` says."""
+    """A tiny recipe whose length ``train`` sets."""
     plain = {
         "model": "bert-tiny",
         "encoder": {"width": 32, "n_layers": 1, "n_heads": 2, "feed_forward_width": 64, "max_positions": 64},
@@ -30,14 +30,14 @@ def recipe_with(corpus: Path, **train: float) -> Pretrain:
 def test_minutes_leave_time_for_evaluations(tiny_corpus: Path) -> None:
     given = recipe_with(tiny_corpus, minutes=10)
     sized = with_steps(given, PACE).train
-    # 1,200 steps of half a second; an evaluation of 30 batches takes as long as 10 steps, and all a twentieth.
+    # 1,200 steps of 0.5 s; an evaluation of 30 batches takes as long as 10 steps, and all evaluations 5 % of the time.
     assert sized.steps == 1200 - 6 * 10
     assert sized.eval_every == 190 and sized.steps // sized.eval_every == 6
     assert (sized.minutes, sized.epochs, sized.save_every) == (0.0, 0.0, 600)
 
 
 def test_processes_take_the_length_of_the_leading_one(tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that evaluate or save in different steps wait for each other for ever."""
+    """Processes that evaluate or save at different steps would wait for each other forever."""
     paces = [PACE, dataclasses.replace(PACE, step_s=0.47)]
     own = [with_steps(recipe_with(tiny_corpus, minutes=10), pace).train for pace in paces]
     names = ("steps", "eval_every", "save_every")
@@ -108,7 +108,7 @@ def test_the_steps_are_stored_and_a_resumed_run_is_not_measured_again(
     assert made.finished and made.step == steps > 1
     assert any(text.startswith(f"length: {steps:,} steps (0.5 epochs)") for text in told)
 
-    # A stop after three steps, without a last checkpoint.
+    # Stop after three steps, without a final checkpoint.
     original = Trainer.train_step
 
     def stopping(self: Trainer, batches: object) -> object:

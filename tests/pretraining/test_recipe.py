@@ -1,4 +1,4 @@
-"""Recipes: what follows from the model, what is refused, and every recipe file of the repository."""
+"""Recipes: defaults that depend on the model, refused settings, and every recipe file of the repository."""
 
 from pathlib import Path
 

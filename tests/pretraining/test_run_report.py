@@ -1,4 +1,4 @@
-"""The report of a run: made from its log, one file."""
+"""The report of a run: one file, made from the log."""
 
 import shutil
 from pathlib import Path
@@ -34,12 +34,12 @@ def test_heads_are_drawn_over_a_held_out_sentence(tiny_run: Path, tiny_corpus: P
     pytest.importorskip("matplotlib")
     (tmp_path / "log.jsonl").write_text("")
     corpus, recipe = Corpus(tiny_corpus), recipe_of(tiny_run)
-    # Without a model there is nothing to look with.
+    # Without a model there is no attention to show.
     assert "Attention of each head" not in write_run_report(tmp_path, recipe, corpus).read_text()
     shutil.copytree(tiny_run / "model", tmp_path / "model")
     page = write_run_report(tmp_path, recipe, corpus).read_text()
     assert "Attention of each head on a held-out sentence" in page and "data:image/png;base64," in page
-    # Nor with a model that has no heads.
+    # Nor does a model without heads have any.
     row, tokenizer = SYSTEMS["lstm"], corpus.tokenizer
     encoder = row.encoder(row.config(vocab_size=tokenizer.size, width=8, n_layers=1))
     lstm = row.objective(encoder, row.objective_config())

@@ -1,4 +1,4 @@
-"""Whether processes under torchrun divide the weights: as asked, or by the memory there is."""
+"""Sharding of the weights across torchrun processes: as requested, or by the available memory."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_auto_divides_what_one_process_cannot_hold(
 @pytest.mark.parametrize(
     ("free", "given", "asked", "sharded", "recompute"),
     [
-        # BERT-base holds 1.8 GB; with a micro-batch of 32,768 tokens it takes 34 GB, and 17 with blocks recomputed.
+        # BERT-base takes 1.8 GB; with a micro-batch of 32,768 tokens 34 GB, or 17 GB if blocks are recomputed.
         (1e12, False, "auto", False, False),
         (2.4e10, False, "auto", True, True),
         (2.4e10, False, "full", True, True),
@@ -61,7 +61,7 @@ def test_blocks_are_recomputed_where_shares_are_not_enough(
     found = with_sharding(recipe, World(0, 2), asked, heard.append)
     assert (found.sharded, found.recompute) == (sharded, recompute)
     assert any("blocks are recomputed" in text for text in heard) is recompute
-    with_sharding(recipe, World(1, 2), asked, pytest.fail)  # only the leading process speaks
+    with_sharding(recipe, World(1, 2), asked, pytest.fail)  # only the leading process reports
 
 
 def test_crops_are_not_divided_among_so_many_that_few_are_compared(tiny_corpus: Path) -> None:

@@ -1,4 +1,4 @@
-"""The study of ablations: sound cells, texts and halves that are what they say, rows on tiny models, and the tables."""
+"""The ablation study: valid cells, correct texts and model halves, rows on tiny models, and the tables."""
 
 import json
 import lzma
@@ -83,7 +83,7 @@ def test_recipes_are_sound_and_differ_by_row(tmp_path: Path) -> None:
                     assert SCORES[task] in DATASETS[plain["task"]].metrics
     sizes = {one.model for one in MODELS.values() if one.model}
     assert all(size_named(size) for size in sizes)
-    # Of every layer group that is unfrozen each learns an epoch at least: the head, the embeddings, the layers.
+    # Each unfrozen layer group trains for at least one epoch: the head, the embeddings, the layers.
     assert ABLATIONS["ULMFiT"].tables["train"]["epochs"] > 1 + size_named("awd-lstm-small")[1]["n_layers"] + 1
     assert size_named("gpt-mini")[1]["n_layers"] == 4, "as many as the rows of GPT say"
 

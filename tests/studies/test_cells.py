@@ -1,4 +1,4 @@
-"""Cells of a study: each is done once, in a process of its own; one that fails does not stop the others."""
+"""Cells of a study: each runs once, in its own process; a failing cell does not stop the others."""
 
 import os
 import shutil
@@ -96,7 +96,7 @@ def asleep(folder: Path) -> dict[str, Any]:
 
 
 def test_a_stop_while_a_cell_is_being_begun_ends_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interrupt comes after the process was started and before anybody remembers it."""
+    """The interrupt comes after the process has started and before it is recorded."""
 
     def interrupted(*given: Any) -> Any:
         submit(*given)
@@ -136,7 +136,7 @@ def test_what_a_chosen_cell_reads_is_made_before_and_one_that_runs_alone_has_all
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cells, "cpu_count", lambda: 4)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # what the study sets is undone
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # undoes what the study sets
     made: list[str] = []
     study = [
         StudyCell("first", threads, {}, prepare=partial(made.append, "a"), alone=True),

@@ -1,4 +1,4 @@
-"""The study of directions: its cells on a tiny corpus, what waits for what, and the tables it writes."""
+"""The directionality study: its cells on a tiny corpus, their dependencies, and the tables it writes."""
 
 from pathlib import Path
 from typing import Any

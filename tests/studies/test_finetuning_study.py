@@ -149,11 +149,11 @@ def test_a_model_goes_on_with_the_text_of_its_task_and_what_the_dev_file_has_is_
     facts = finetuning.adapt_cell(folder, **options)
     assert facts["steps"] > 1 and facts["tokens"] > 500
     text = (folder / "text.txt").read_text("utf-8").splitlines()
-    # Of all training examples, though the recipe trains on few.
+    # The text has all training examples, though the recipe trains on few.
     assert sum("captain number" in line for line in text) == 60 and "an evening in winter" in text, (
         "lower-cased as the task's own are"
     )
-    assert read_json(folder / "corpus" / MANIFEST)["train"][0]["documents"] < 63  # of 64, two of which the dev file has
+    assert read_json(folder / "corpus" / MANIFEST)["train"][0]["documents"] < 63  # of 64, two of them in the dev file
     assert shared in (folder / "corpus" / "README.md").read_text("utf-8")
     assert read_model(folder / "run").provenance["dev"] == facts["dev"]
     assert finetuning.adapt_cell(folder, **options) == facts

@@ -1,4 +1,4 @@
-"""The study of learning: its cells on a tiny corpus, what they measure, and the table."""
+"""The learning study: its cells on a tiny corpus, what they measure, and the table."""
 
 import gzip
 import json

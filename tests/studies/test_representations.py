@@ -1,4 +1,4 @@
-"""The study of representations: sound cells, what waits for what, pre-training by the clock, and the tables."""
+"""The representation study: valid cells, their dependencies, pre-training for a fixed time, and the tables."""
 
 import shutil
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_cells_have_sound_recipes_and_wait_for_their_models(tmp_path: Path) -> N
     every = {c.name: c for c in (*texts, *first, *second, *rest)}
     assert len(every) == len([*texts, *first, *second, *rest])
     assert all(need in every for c in every.values() for need in c.needs)
-    # TagLM reads ELMo's model and has no task on texts.
+    # TagLM uses ELMo's model and runs only the tagging tasks.
     assert len(second) == len(REPRESENTATIONS) * len(TASKS) - 2
     assert every["tasks/TagLM/CoNLL-2003"].needs == ("pre-training/ELMo",)
     assert "pre-training/word2vec" in every["pre-training/CoVe"].needs
@@ -93,7 +93,7 @@ def test_cells_have_sound_recipes_and_wait_for_their_models(tmp_path: Path) -> N
     for name, score in TASKS.items():
         task = next(row.task for row in ROWS if row.name == name)
         assert score in (DATASETS[task].metrics if task in DATASETS else METRICS[task])
-    # Whatever is unfrozen group by group learns for an epoch at least: the head, and the model's embeddings and layers.
+    # Each gradually unfrozen layer group trains for at least one epoch: the head, the embeddings, the layers.
     n_groups = 1 + size_named(REPRESENTATIONS["ULMFiT"].model)[1]["n_layers"] + 1
     for c in labels[1:]:
         recipe = c.options["recipe"]
@@ -129,7 +129,7 @@ def test_a_model_is_pretrained_by_the_clock(tmp_path: Path, monkeypatch: pytest.
     facts = pretrain_cell(folder, recipe=recipe, cpu_seconds=3.0, vectors="")
     assert facts["steps"] == 3 and facts["parameters"] > 0 and facts["cpu_s"] >= 0 and facts["dev"]["loss"] > 0
     assert read_model(folder / "model").objective is not None
-    # What is done is only looked at.
+    # A finished cell is only read.
     assert pretrain_cell(folder, recipe=recipe, cpu_seconds=3.0, vectors="")["dev"] == facts["dev"]
 
 

@@ -1,4 +1,4 @@
-"""The study of senses: its labels on made articles, every cell on a tiny model, its tables and its picture."""
+"""The word-sense study: its labels on synthetic articles, every cell on a tiny model, its tables and its figure."""
 
 import json
 import lzma
@@ -26,7 +26,7 @@ from firth.text.tokenizer_kinds import WORDS
 
 TWO = {name: cues for name, cues in CUES.items() if name.split("/")[0] in PICTURED}
 N_ARTICLES = 8
-# Of each sense: a sentence without cues, and three cues twice over.
+# For each sense: a sentence without cues, and three cues, which each article has twice.
 ARTICLES = {
     "bank/money": ("In that year the {} paid its clients back every penny.", "A loan, a deposit and the currency. "),
     "bank/river": ("Reeds and willows grow on the {} near the old mill.", "A river, a tributary and the estuary. "),
@@ -49,7 +49,7 @@ def found_in(text: str) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Articles of every sense, one sense twice as often; as the study finds them in the data folder."""
+    """Articles of every sense, one sense twice as often, where the study finds them in the data folder."""
     names = [name for name in ARTICLES for _ in range(N_ARTICLES * (1 + (name == "bank/money")))]
     articles = [article(name, f"Article {i}") for i, name in enumerate(names)]
     file = tmp_path / "data" / "en-wiki-large" / "train.txt.xz"
@@ -86,7 +86,7 @@ def test_what_is_not_clear_is_left_out() -> None:
 
 
 def untrained(folder: Path, system_name: str, tokenizer: Tokenizer, **sizes: Any) -> None:
-    """Write a model of random weights."""
+    """Write a randomly initialised model."""
     system = SYSTEMS[system_name]
     torch.manual_seed(0)
     config = system.config(vocab_size=tokenizer.size, width=16, n_layers=2, **sizes)
@@ -107,7 +107,7 @@ def test_every_cell_on_tiny_models(
     untrained(models / "elmo", "elmo", words, cells=12, character_width=4, filters=((1, 8), (2, 8)))
     cells = senses.sense_cells(text, models, out, told.append)
     assert [line for line in told if "gpt: no such folder" in line] == told and len(told) == 1
-    # Shorter than the longest sentences: they are read in windows.
+    # Fewer positions than the longest sentences need, so those are read in windows.
     untrained(models / "gpt", "gpt", Tokenizer.load(tiny_vocab), n_heads=2, max_positions=24)
     cells = senses.sense_cells(text, models, out, told.append)
     assert len(told) == 1 and {cell.name for cell in cells} >= {f"scores/{name}" for name in senses.MODELS}
@@ -122,12 +122,12 @@ def test_every_cell_on_tiny_models(
     ones = senses.read_occurrences(str(out / "cells" / "occurrences" / senses.OCCURRENCES))
     assert len(ones) == len({one.title for one in ones}) == 4 * N_ARTICLES
     scores = facts["scores/baselines"]["accuracy"]
-    # Every sentence of a sense is the same but for the article: words alone tell them.
+    # All sentences of a sense are the same, so their words alone identify it.
     assert scores[senses.TFIDF] == scores[senses.MEAN] == {"bank": 1.0, "plant": 1.0}
     for name in senses.MODELS:
         assert facts[f"scores/{name}"]["accuracy"]["layer 2"] == {"bank": 1.0, "plant": 1.0}
         assert len(facts[f"scores/{name}"]["points"]["bank"]["river"]["x"]) == N_ARTICLES
-    # Characters alone know nothing of the sentence, but where the word stands in it GPT's embeddings do.
+    # ELMo's characters say nothing about the sentence; GPT's embeddings know the word's position in it.
     assert facts["scores/ELMo"]["accuracy"]["layer 0"]["bank"] < 1 == facts["scores/GPT"]["accuracy"]["layer 0"]["bank"]
 
     header, rows = accuracy_table(facts)

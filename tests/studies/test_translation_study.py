@@ -1,4 +1,4 @@
-"""The translation study: that its recipe is the published one, and all of it on a few lines."""
+"""The translation study: its recipe is the published one, and the whole study runs on a few lines."""
 
 import random
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_the_whole_study_on_a_few_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(header) == 4 and len(rows) == 6
     assert "bleu: nrefs:1" in score_signatures(facts) and "3 steps" in training_text(facts[TRAINING])
     assert perplexity_curve(facts)["held out"][0] == [1.0, 2.0, 3.0]
-    # What is done is only read.
+    # Finished cells are only read.
     assert cells.run_study(study, out, workers=2, tell=lambda _: None) == facts
 
 

@@ -1,4 +1,4 @@
-"""The study of unknown words: every rule on tiny vectors and texts, its cells and its tables."""
+"""The unknown-word study: every rule on tiny vectors and texts, its cells and its tables."""
 
 import lzma
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Compiled blocks against plain ones, as a program: it reports each check and fails if one does not hold."""
+"""Program that checks compiled blocks against plain ones: it prints each passed check and stops at a failure."""
 
 import copy
 import sys
@@ -51,7 +51,7 @@ def check_equal_numbers() -> None:
 
 
 def check_no_new_graph() -> None:
-    """With dropout, in bfloat16 as well as float32, in training and evaluation."""
+    """With dropout, in float32 and bfloat16."""
     for dtype in (torch.float32, torch.bfloat16):
         from torch._dynamo.utils import counters
 
@@ -60,7 +60,7 @@ def check_no_new_graph() -> None:
         model = encoder(0.1)
         compile_regions(model, CPU, backend="aot_eager")
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-            for lengths in ([5, 20, 3], [8, 8]):  # rows of several lengths, and of one
+            for lengths in ([5, 20, 3], [8, 8]):  # sequences of different and of equal lengths
                 top_and_gradients(model, lengths)
             graphs = counters["stats"]["unique_graphs"]
             assert 1 <= graphs <= 2, graphs
@@ -71,7 +71,7 @@ def check_no_new_graph() -> None:
 
 
 def check_deterministic() -> None:
-    """The compiler's setting changes in the context, even if it was imported within it, and is restored after it."""
+    """The context sets the compiler's option, even if the compiler is imported inside it, and restores it on exit."""
     assert "torch._inductor" not in sys.modules
     with deterministic():
         assert compile_regions(encoder(0.0), CPU, backend="aot_eager")

@@ -1,4 +1,4 @@
-"""A process of a group for the tests: does what its message says."""
+"""Worker process for the group tests: does what its message says."""
 
 import os
 import signal

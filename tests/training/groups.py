@@ -1,4 +1,4 @@
-"""Groups whose processes are threads of the test: the same sockets and shared memory, started at once."""
+"""Process groups run as threads of the test: same sockets and shared memory, no start-up time."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def in_threads(size: int, work: Callable[[World], T]) -> list[T]:
-    """What ``work`` returns in each process of a group, by rank."""
+    """Run ``work`` in every process of a group; return the results by rank."""
     memory = os.memfd_create("test")
     pairs = [socket.socketpair() for _ in range(1, size)]
     groups = [Group(0, size, [ours for ours, _ in pairs], memory)]

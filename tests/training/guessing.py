@@ -1,4 +1,4 @@
-"""A model whose every step can be computed by hand, and a trainer of it."""
+"""A model whose every step can be computed by hand, and a trainer for it."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from firth.training.trainer import Trainer
 
 
 class Guess(Objective):
-    """One number per token; the loss of a prediction is (number - 1)²: everything can be computed by hand."""
+    """One number per token; the loss of a prediction is (number - 1)²."""
 
     def __init__(self) -> None:
         super().__init__()

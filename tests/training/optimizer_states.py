@@ -1,4 +1,4 @@
-"""The state of an optimiser of a whole model, as a checkpoint stores and restores it."""
+"""The optimiser state of a whole model, as a checkpoint stores and restores it."""
 
 import torch
 from torch import Tensor, nn

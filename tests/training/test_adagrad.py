@@ -35,7 +35,7 @@ def updated(made: nn.Linear, optimizer: torch.optim.Optimizer, steps: range, cli
 
 
 def test_the_steps_are_those_of_the_published_loss() -> None:
-    """Theirs: the gradient of 20 times the mean, clipped at 10, squares added to 1, no epsilon."""
+    """Published: gradient of 20 times the mean, clipped to norm 10; squares accumulate from 1; no epsilon."""
     made, theirs = model(), model()
     sums = [torch.ones_like(p) for p in theirs.parameters()]
     updated(made, make_optimizer(made, PUBLISHED), range(6), PUBLISHED.clip_norm)

@@ -71,7 +71,7 @@ def test_a_new_folder_takes_the_place_of_the_old(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fails_while_weights_are_written_says_why(tmp_path: Path) -> None:
-    """The library's own error has the reason only as text: a full disk was reported as "Error while serializing"."""
+    """The library's own error gives the reason only as text: a full disk was reported as "Error while serializing"."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
@@ -153,7 +153,7 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path: Path) -> None:
 
 
 class _KilledError(BaseException):
-    """As if the process ended here."""
+    """Simulates a process killed at this point."""
 
 
 def test_recovery_after_a_kill_between_the_two_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_recovery_after_a_kill_between_the_two_renames(tmp_path: Path, monkeypat
     recover(path)
     check_folder(path)
     assert (path / "a.txt").read_text() == "one"
-    recover(path)  # once is enough, twice is harmless
+    recover(path)  # a second recovery is harmless
     write_folder(path, fill_with("three"))
     assert (path / "a.txt").read_text() == "three"
     assert names(tmp_path) == ["x"]
@@ -248,7 +248,7 @@ def test_a_checkpoint_holds_all_that_was_given(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_a_course_that_was_left_go(tmp_path: Path) -> None:
-    """After damage, a run resumes from an older step: the checkpoints that it then saves count, not the later ones."""
+    """After damage, a run resumes from an older step; the checkpoints that it then saves replace the later ones."""
     for step in (5, 10, 15):
         save(tmp_path, step, keep=5)
     save(tmp_path, 7, keep=2)
@@ -323,7 +323,7 @@ def test_what_is_no_safetensors_file_is_named(tmp_path: Path, data: bytes | None
 
 
 def test_what_a_kill_has_left_half_deleted_goes_with_a_resume(tmp_path: Path) -> None:
-    """A finished run saves no other checkpoint, so nothing else would clear it."""
+    """A finished run saves no further checkpoint, so nothing else would delete the remains."""
     save(tmp_path, 4)
     half = tmp_path / ".step-2.0123456789abcdef.tmp"
     (half / "train").mkdir(parents=True)

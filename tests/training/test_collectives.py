@@ -1,4 +1,4 @@
-"""Processes started by torchrun: how they join, with or without GPUs. Here there is no GPU and no second process."""
+"""How processes started by torchrun join, with or without GPUs. GPUs and the second process are simulated."""
 
 import sys
 from typing import Any
@@ -24,7 +24,7 @@ def test_each_process_has_a_gpu_of_its_own_or_all_exchange_through_the_host(
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    # A function of the package hides its module.
+    # The package exports a function of the same name, which hides the module.
     meeting = sys.modules["torch.distributed.rendezvous"]
     monkeypatch.setattr(meeting, "rendezvous", lambda url: iter([(dist.HashStore(), 1, 2)]))
     monkeypatch.setattr(dist, "init_process_group", lambda kind, **more: joined.append((kind, more["rank"])))

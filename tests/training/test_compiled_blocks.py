@@ -1,4 +1,4 @@
-"""Compiled and recomputed blocks: the results of plain ones, and no new graph after the first batches."""
+"""Compiled and recomputed blocks give the results of plain ones, with no new graph after the first batches."""
 
 import copy
 import shutil
@@ -41,7 +41,7 @@ def batch(lengths: list[int]) -> Tokens:
 
 
 def run(encoder: Encoder, tokens: Tokens) -> list[torch.Tensor]:
-    """The top layer in training, and the gradients of all parameters."""
+    """Return the top layer's output in training mode and the gradients of all parameters."""
     encoder.train().zero_grad()
     torch.manual_seed(3)
     top = encoder(tokens).top
@@ -82,7 +82,7 @@ def test_recomputed_blocks_keep_less(encoder: Bert) -> None:
 
 
 def test_compiled_blocks_in_a_process_of_their_own() -> None:
-    """Equal numbers, and no graph after the first batches; apart from the checks of shapes, which cannot be traced."""
+    """Equal numbers and no new graphs; in its own process because shape checks cannot be traced."""
     program = Path(__file__).with_name("compiled_blocks.py")
     done = subprocess.run([sys.executable, program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""What held-out scores decide during a run: how far the learning rate falls, when it ends, when weights average."""
+"""What held-out scores decide during a run: learning-rate decay, the end of the run, weight averaging."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def run_of(folder: Path, optim: OptimConfig, steps: int = 12, **config: Any) -> 
 
 @pytest.fixture
 def scores(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Scores that a test puts in here are returned by the evaluations, one after the other."""
+    """The evaluations return the scores that a test adds here, in order."""
     given: list[float] = []
     left: Iterator[float] = iter(given)
     monkeypatch.setattr(HeldOut, "score", lambda self: {"guess_loss": 0.0, "loss": next(left)})
@@ -47,19 +47,19 @@ def rates(run: Path) -> list[float]:
 def test_the_rate_is_halved_whenever_the_loss_is_no_better_and_too_low_a_rate_ends_the_run(
     tmp_path: Path, scores: list[float]
 ) -> None:
-    """McCann et al.'s: three evaluations are no better, and an eighth of the learning rate is below the lowest."""
+    """As in McCann et al.: three evaluations are no better, and an eighth of the learning rate is below the minimum."""
     scores += [3.0, 2.0, 2.5, 1.0, 1.0, 1.5, 0.5]
     optim = OptimConfig(kind="sgd", decay=0.0, learning_rate=RATE, plateau_factor=0.5, min_learning_rate=0.2 * RATE)
     trainer = run_of(tmp_path / "run", optim)
     assert trainer.fit()
     assert trainer.state.step == 6
     assert rates(tmp_path / "run") == [RATE, RATE, RATE, RATE / 2, RATE / 2, RATE / 4]
-    assert trainer.fit()  # and it is over
+    assert trainer.fit()  # the run has already ended
     assert trainer.state.step == 6
 
 
 def test_two_tenths_with_patience_are_the_annealing_of_taglm(tmp_path: Path, scores: list[float]) -> None:
-    """Two evaluations without a better score are a plateau; a rate that rounds to the lowest is not below it."""
+    """Two evaluations without a better score are a plateau; a learning rate that rounds to the minimum is allowed."""
     scores += [2.0, 3.0, 3.0, 1.9, 3.0, 3.0, 3.0, 3.0]
     optim = OptimConfig(
         kind="adamw",
@@ -79,12 +79,12 @@ def test_two_tenths_with_patience_are_the_annealing_of_taglm(tmp_path: Path, sco
 def test_weights_are_averaged_from_the_first_score_that_is_worse_than_the_best_so_many_before(
     tmp_path: Path, scores: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The sixth is worse than the second, and three lie between; the fifth was worse than those between alone."""
+    """The sixth score is worse than the second, with three between; the fifth is worse only than a more recent one."""
     scores += [2.0, 1.0, 1.6, 0.6, 0.9, 1.1, 1.0, 1.0]
     trainer = run_of(tmp_path / "run", OptimConfig(kind="sgd", decay=0.0, averaged_after=3), steps=8)
     seen: list[torch.Tensor] = []
     step = trainer.train_step
-    trainer.train_step = lambda batches: (step(batches), seen.append(trainer.objective.numbers.detach().clone()))[0]  # type: ignore[method-assign,func-returns-value]  # a look at each update's weights
+    trainer.train_step = lambda batches: (step(batches), seen.append(trainer.objective.numbers.detach().clone()))[0]  # type: ignore[method-assign,func-returns-value]  # records the weights after each update
     assert trainer.fit()
     assert capsys.readouterr().err.count("weights are averaged from here on") == 1
     torch.testing.assert_close(trainer.objective.numbers.detach(), seen[-1])
@@ -98,7 +98,7 @@ def test_weights_are_averaged_from_the_first_score_that_is_worse_than_the_best_s
 def test_the_kept_model_and_its_score_are_of_the_averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One parameter that oscillates: only its mean is near 1."""
     trainer = run_of(tmp_path / "run", OptimConfig(kind="sgd", decay=0.0, clip_norm=0.0, averaged_after=1), steps=30)
-    trainer.rate = lambda step: 0.99  # (1 - 2·0.99) of the distance is left, on the other side
+    trainer.rate = lambda step: 0.99  # each step multiplies the distance to 1 by 1 - 2·0.99 = -0.98
     kept: list[float] = []
     trainer.saver.save_model = lambda folder, facts, weights: kept.append(float(weights["numbers"][0]))
     scored: list[float] = []
@@ -109,7 +109,7 @@ def test_the_kept_model_and_its_score_are_of_the_averages(tmp_path: Path, monkey
 
     monkeypatch.setattr(HeldOut, "score", score)
     assert trainer.fit()
-    # The last thing written is the checkpoint, of the weights themselves; before it the best model, an average.
+    # The last write is the checkpoint, with the weights themselves; the one before is the best model, an average.
     assert kept[-1] == pytest.approx(float(trainer.objective.numbers.detach()[0]))
     assert abs(kept[-1] - 1) > 0.3
     assert trainer.state.best is not None and trainer.state.best < 1e-3
@@ -159,7 +159,7 @@ def test_sgd_is_pytorchs_with_decay_of_matrices_through_the_gradient() -> None:
 
 
 def test_averages_are_those_of_pytorchs_asgd_which_leaves_the_first_out() -> None:
-    """PyTorch's, from its first update on and without decay of the rate, as the released code uses it."""
+    """PyTorch's ASGD, averaging from the first update and without learning-rate decay, as the released code uses it."""
     torch.manual_seed(0)
     ours, theirs = nn.Linear(3, 2).double(), nn.Linear(3, 2).double()
     theirs.load_state_dict(ours.state_dict())

@@ -1,4 +1,4 @@
-"""The optimisers against recursions by hand, and saving and restoring their state."""
+"""The optimisers against hand-written recursions, and how their state is saved and restored."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ def test_steps_are_those_of_the_recursion(kind: Any, decay: float) -> None:
                 update = m[name] / (1 - 0.8**step) / ((v[name] / (1 - 0.9**step)).sqrt() + 1e-3)
             if name == "weight":
                 update = update + decay * p[name]
-            if kind == "gpt_adam":  # the correction is of the whole step, decay included
+            if kind == "gpt_adam":  # bias correction applies to the whole step, decay included
                 update = update * (1 - 0.9**step) ** 0.5 / (1 - 0.8**step)
             p[name] = p[name] - rate * update
         torch.testing.assert_close(module.weight.detach(), p["weight"], rtol=0, atol=1e-12)
@@ -66,7 +66,7 @@ def test_steps_are_those_of_the_recursion(kind: Any, decay: float) -> None:
 
 
 def test_a_parameter_that_rested_gets_its_own_correction() -> None:
-    """As in gradual unfreezing: the first update equals the rate, however long the others have been updated."""
+    """As in gradual unfreezing: its first update equals the learning rate, however many updates the others have had."""
     module = model()
     optimizer = make_optimizer(module, OptimConfig(kind="gpt_adam", learning_rate=0.01, decay=0.0, epsilon=1e-12))
     before = module.bias.detach().clone()
@@ -78,7 +78,7 @@ def test_a_parameter_that_rested_gets_its_own_correction() -> None:
 
 
 def test_first_update_by_hand() -> None:
-    """m = 0.1 g, v = 0.001 g²: the step is rate · 0.1 / √0.001 · sign(g), about 3.16 rates."""
+    """m = 0.1 g, v = 0.001 g²: the step is about 3.16 learning rates (0.1 / √0.001), with the sign of g."""
     module = nn.Linear(1, 1, bias=False)
     nn.init.ones_(module.weight)
     optimizer = make_optimizer(module, OptimConfig(learning_rate=0.01, decay=0.0, epsilon=1e-30))
@@ -99,7 +99,7 @@ def test_a_rate_of_zero_moves_nothing_but_remembers() -> None:
 
 
 def test_decay_is_of_matrices_and_embeddings_only() -> None:
-    """The published exclusions, by name, are exactly the parameters of one dimension."""
+    """The published exclusions, by name, are exactly the one-dimensional parameters."""
     sizes = BertConfig(vocab_size=9, width=4, n_layers=1, n_heads=1, feed_forward_width=4, max_positions=4)
     objective = MaskedLM(Bert(sizes), MaskedLMConfig())
     for name, p in objective.named_parameters():
@@ -179,7 +179,7 @@ KINDS: list[Any] = ["bert_adam", "gpt_adam", "adamw", "adagrad", "muon", "sgd"]
 
 
 def trained(kind: Any, n_updates: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A small encoder with a parameter that never gets a gradient, and one whose gradients are zeros."""
+    """Train a small encoder; one parameter never gets a gradient and one gets only zero gradients."""
     torch.manual_seed(0)
     config = BertConfig(vocab_size=20, width=8, n_layers=1, n_heads=2, feed_forward_width=16, max_positions=8)
     module = MaskedLM(Bert(config), MaskedLMConfig(next_sentence=False))
@@ -203,7 +203,7 @@ def test_no_state_that_updates_leave_is_taken_for_damaged(kind: Any, n_updates: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_of_zeros_is_damaged(kind: Any) -> None:
-    """As a disk returns for lost data, if it was lost before the checksum was made."""
+    """A disk may return zeros for data that was lost before its checksum was computed."""
     module, optimizer = trained(kind, 3)
     zeros = {name: torch.zeros_like(tensor) for name, tensor in optimizer_tensors(module, optimizer).items()}
     with pytest.raises(ValueError, match="damaged"):
@@ -213,7 +213,7 @@ def test_a_state_of_zeros_is_damaged(kind: Any) -> None:
 
 
 def test_the_count_of_updates_stays_on_the_host() -> None:
-    """It is read at every update: on a GPU each parameter would wait for it."""
+    """Every update reads it: on a GPU, each parameter would wait for the transfer."""
     module = model().to("meta")
     optimizer = torch.optim.SGD(module.parameters())
     entries = {"updates": torch.tensor(3), "step": torch.tensor(1e9), "exp_avg": torch.zeros(2)}
@@ -266,7 +266,7 @@ def test_orthogonalized_matrices_keep_their_directions_and_lose_their_scale() ->
     for matrix, found in zip(matrices, orthogonalized(matrices), strict=True):
         left, _, right = torch.linalg.svd(matrix, full_matrices=False)
         turned = left.T @ found @ right.T / max(matrix.shape) ** 0.5
-        # The iteration is built to end near 1, not at it: 0.7 to 1.2.
+        # By design, the iteration ends near 1, not at it: between 0.7 and 1.2.
         assert turned.diagonal().min() > 0.6
         assert turned.diagonal().max() < 1.3
         assert (turned - turned.diagonal().diag()).abs().max() < 0.05
@@ -355,6 +355,6 @@ print("torch._dynamo" in sys.modules or "torch._inductor" in sys.modules)
 
 @pytest.mark.slow
 def test_a_run_does_not_import_the_compiler() -> None:
-    """It takes three seconds."""
+    """The import takes three seconds."""
     ran = subprocess.run([sys.executable, "-c", _FIRST_UPDATES], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

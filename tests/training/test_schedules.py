@@ -1,4 +1,4 @@
-"""The published learning rates, by hand."""
+"""The published learning-rate schedules, computed by hand."""
 
 import math
 
@@ -15,7 +15,7 @@ def rate(step: int, warmup: float = 10, total: int = 100) -> float:
 def test_rate_by_hand() -> None:
     assert rate(0) == 0
     assert rate(1) == pytest.approx(0.2)
-    # The jump: from 0.9 peaks at the last step of the warm-up to the line that falls from step 0.
+    # The jump: from 0.9 of the peak at the last warm-up step to the line that falls from step 0.
     assert rate(9) == pytest.approx(1.8)
     assert rate(10) == pytest.approx(1.8)
     assert rate(50) == pytest.approx(1.0)
@@ -44,7 +44,7 @@ def test_part_of_a_step_of_warm_up_is_none_for_bert() -> None:
 
 
 def test_gpts_by_hand() -> None:
-    """With x the share of the updates that are done and w that of the warm-up."""
+    """x is the completed share of the updates, w the warm-up share."""
     for step in (0, 1, 5, 10, 11, 60, 99):
         x, w = step / 100, 0.1
         assert SCHEDULES["gpt_linear"](step, 10, 100) == pytest.approx((x / w if x <= w else 1) * (1 - x))
@@ -54,7 +54,7 @@ def test_gpts_by_hand() -> None:
 
 
 def test_inverse_square_root_is_the_published_formula() -> None:
-    """At the first step, at the end of the warm-up and at four times that; the base model's peak is 7.0e-4."""
+    """From the first step to far beyond the warm-up; the base model's peak is 7.0e-4."""
     peak = 512**-0.5 * 4000**-0.5
     assert peak == pytest.approx(6.99e-4, rel=1e-3)
     for number in (1, 2000, 4000, 16000, 100_000):
@@ -64,7 +64,7 @@ def test_inverse_square_root_is_the_published_formula() -> None:
 
 
 def test_the_slanted_triangle_is_the_published_formula() -> None:
-    """Howard & Ruder 2018, equation 3, with T = 200, cut_frac = 0.1, ratio = 32; at its beginning, cut and end."""
+    """Howard & Ruder 2018, equation 3, with T = 200, cut_frac = 0.1, ratio = 32; at its start, cut and end."""
     slanted = SCHEDULES["slanted"]
     assert slanted(0, 20, 200) == pytest.approx(1 / 32)
     assert slanted(20, 20, 200) == 1
@@ -76,7 +76,7 @@ def test_the_slanted_triangle_is_the_published_formula() -> None:
 
 def test_the_slanted_triangle_of_very_short_runs() -> None:
     slanted = SCHEDULES["slanted"]
-    # Rounded down the cut is 2 of 25 updates, and the published line would fall below zero before the end.
+    # The cut rounds down to 2 of 25 updates, and the published line would fall below zero before the end.
     assert slanted(24, 2.5, 25) == 1 / 32 < slanted(15, 2.5, 25) < slanted(2, 2.5, 25) == 1
     assert [slanted(step, 0.5, 5) for step in range(5)] == sorted((slanted(s, 0.5, 5) for s in range(5)), reverse=True)
     assert slanted(0, 0.5, 5) == slanted(0, 0, 5) == 1

@@ -1,4 +1,4 @@
-"""The share of BERT-base that one of four processes holds under full sharding, counted without the other three."""
+"""The share of BERT-base that one of four processes holds under full sharding, measured without the other three."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -54,6 +54,6 @@ def test_each_of_four_processes_holds_a_quarter_of_bert_base(one_of_four: World)
     torch.stack(list(step.losses.values())).sum().backward()
     update.sum_and_clip()
     update.step()
-    # Weight, gradient and both means of Adam, in four bytes each.
+    # Weight, gradient and both Adam moments, four bytes each.
     share = held_by(update) / (16 * n_parameters)
     assert 0.25 <= share <= 0.3

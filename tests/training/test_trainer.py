@@ -1,4 +1,4 @@
-"""The one trainer: what a step computes, what is evaluated, kept and logged. Resuming is in the contract."""
+"""The trainer: what a step computes, what is evaluated, kept and logged. tests/contract covers resuming."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from firth.training.trainer import Trainer
 
 
 def test_losses_are_divided_once_by_the_count_of_the_whole_step(tmp_path: Path) -> None:
-    """A micro-batch of one prediction and one of three: each of the four weighs a quarter."""
+    """One micro-batch has one prediction, the other three: each of the four weighs a quarter."""
     trainer = trainer_of(tmp_path / "run", [batch_of([0, 1], 1), batch_of([1, 2, 3], 3)])
     sums = trainer.train_step([batch_of([0, 1], 1), batch_of([1, 2, 3], 3)])
     assert sums == {"guess_count": 4, "guess_loss": 4.0, "guess_correct": 0.0}
@@ -105,7 +105,7 @@ def test_the_best_model_on_held_out_text_is_kept(tmp_path: Path, monkeypatch: py
 
 
 def judged(run: Path, scores: list[float], **config: Any) -> Trainer:
-    """A trainer whose judge returns these scores one after the other."""
+    """A trainer whose judge returns these scores in order."""
     left = iter(scores)
     return trainer_of(
         run, [batch_of([0], 1)], judge=lambda: {"accuracy": next(left), "other": -1.0}, judged_by="accuracy",
@@ -116,7 +116,7 @@ def judged(run: Path, scores: list[float], **config: Any) -> Trainer:
 def test_the_judge_keeps_the_model_with_the_highest_score(tmp_path: Path) -> None:
     trainer = judged(tmp_path / "run", [0.25, 0.75, 0.5, 0.75])
     assert trainer.fit()
-    # Of equal scores the last one is kept, but patience is still counted down.
+    # The last of several equal scores is kept, but patience still counts down.
     assert (tmp_path / "run" / "model" / "step").read_text() == "4"
     assert (trainer.state.best, trainer.state.best_step, trainer.state.looks_since_best) == (0.75, 4, 2)
     events = [e for e in read_log(tmp_path / "run" / "log.jsonl") if e["event"] == "dev"]
@@ -144,7 +144,7 @@ def test_patience_ends_a_run(tmp_path: Path) -> None:
     trainer = judged(tmp_path / "run", [0.5, 0.75, 0.75, 0.5, 0.25, 0.9], patience=3)
     assert trainer.fit()
     assert (trainer.state.step, trainer.state.best_step) == (5, 3)
-    # It is saved where it ended.
+    # The run is saved where it ended.
     assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1][0] == 5
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_ended_early_stays_ended_when_it_is_resumed(tmp_path: Path) -
 
 
 def test_patience_is_remembered_over_a_stop(tmp_path: Path) -> None:
-    """Stopped after one evaluation without a better score: the next one ends the run."""
+    """The run is stopped after one evaluation without a better score; the next one ends it."""
     assert judged(tmp_path / "run", [0.5, 0.25], patience=2).fit()
     again = judged(tmp_path / "run", [0.25] * 4, patience=2)
     again.resume(lambda folder: again.objective.state_dict())
@@ -239,7 +239,7 @@ def test_nothing_to_do_is_refused(setting: str) -> None:
 
 
 class AsksToStop(Objective):
-    """A guess whose forward pass sends this process SIGTERM, from the third on; with running means if asked."""
+    """A guess whose third forward pass sends SIGTERM to this process; ``changes`` makes each pass change a buffer."""
 
     def __init__(self, changes: bool = False) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ def test_a_long_step_ends_with_the_micro_batch_in_hand(
 
 
 class NeverReady:
-    """Micro-batches that take for ever to make; meanwhile a stop is requested."""
+    """From the second step on, micro-batches are never ready; meanwhile a stop is requested."""
 
     def steps(self, start: Place, *, step: int, rank: int, world: int) -> Any:
         yield [batch_of([0], 1)], start
@@ -288,7 +288,7 @@ def test_a_run_stops_while_its_batches_are_made(tmp_path: Path) -> None:
 
 
 class ReadyLate(Fixed):
-    """A stop is requested while the second step's micro-batches are made."""
+    """A stop is requested while the second step's micro-batches are being made."""
 
     def steps(self, start: Place, *, step: int, rank: int, world: int) -> Any:
         for number, made in enumerate(super().steps(start, step=step, rank=rank, world=world)):
@@ -340,7 +340,7 @@ def checkpoint_of(tmp_path: Path) -> Path:
 
 
 def sealed(checkpoint: Path) -> None:
-    """Write a manifest that is correct for the current files."""
+    """Write a manifest that matches the current files."""
     inside = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
 
     def fill(folder: Path) -> None:
@@ -367,7 +367,7 @@ def resumed(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_state_that_no_run_has_written_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
-    """A field that is None here is left out."""
+    """A field that is None here is omitted."""
     checkpoint = checkpoint_of(tmp_path)
     path = checkpoint / "train" / "state.json"
     state = json.loads(path.read_text()) | change

@@ -1,4 +1,4 @@
-"""Updates shared by several processes: the weights and the state equal those of a single process."""
+"""Updates shared by several processes give the same weights and state as a single process."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ KINDS = ["bert_adam", "gpt_adam", "adamw", "adagrad", "sgd"]
 
 
 def model_of(seed: int = 1) -> nn.Module:
-    """Parameters that do not divide into equal shares, one without gradients, and one that is frozen."""
-    # Not torch's global generator: processes that are threads of one test share it.
+    """Parameters that do not divide into equal shares; one often has no gradient, and one is frozen."""
+    # Not torch's global generator, which the threads that act as processes share.
     generator = torch.Generator().manual_seed(seed)
     model = nn.Module()
     for name, shape in {"table": (37, 9), "bias": (5,), "matrix": (20, 30), "alone": (70,), "fixed": (4,)}.items():
@@ -41,13 +41,13 @@ def gradient(name: str, shape: Any, step: int, slot: int) -> Tensor:
 
 
 def updates(update: Update, model: nn.Module, world: World, steps: range, n_slots: int = 3) -> list[float]:
-    """Run steps with given gradients of three micro-batches; returns the norms."""
+    """Run steps with fixed gradients for three micro-batches; return the norms."""
     norms = []
     for step in steps:
         update.clear()
         for slot in range(world.rank, n_slots, world.size):
             for name, p in model.named_parameters():
-                # One parameter has a gradient in one micro-batch alone, and in some steps in none.
+                # One parameter has a gradient in only one micro-batch, and in some steps in none.
                 if name == "fixed" or (name == "alone" and (slot != 1 or step % 2)):
                     continue
                 more = gradient(name, p.shape, step, slot)
@@ -62,7 +62,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def walk(world: World, kind: str, steps: int = 4) -> tuple[dict[str, Tensor], dict[str, Tensor], list[float]]:
-    model = model_of(seed=1 + world.rank)  # the leading process's weights are those of all
+    model = model_of(seed=1 + world.rank)  # all processes take the leading process's weights
     update = make(model, kind, world)
     norms = updates(update, model, world, range(steps))
     return weights_of(model), update.state(), norms
@@ -164,9 +164,9 @@ def test_shares_cost_the_same_and_cut_what_may_be_cut_alone() -> None:
     sizes = {"table": 1000, "a": 256, "b": 256, "bias": 64}
     places, bounds = _shares(sizes, {}, 2)
     assert places == [0, 1024, 1280, 1536]
-    # Half of 1576 is within the table, at a multiple of 64.
+    # Half of 1576 lies inside the table; it is rounded up to a multiple of 64.
     assert bounds == [0, 832, 1600]
-    # Matrices of four times the cost: the half is where the first of them ends.
+    # If the matrices cost four times as much, half of the total is at the end of the first.
     assert _shares(sizes, {"a": 4.0, "b": 4.0}, 2)[1] == [0, 1280, 1600]
     assert _shares(sizes, {"a": 4.0, "b": 4.0}, 3)[1] == [0, 1024, 1280, 1600]
     assert _shares({"a": 100}, {"a": 2.0}, 3)[1] == [0, 0, 128, 128]

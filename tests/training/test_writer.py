@@ -23,7 +23,7 @@ TIMEOUT_S = 60
 
 
 def saving(run: Path, **config: Any) -> Trainer:
-    """A trainer that saves every step, with weights that change in each."""
+    """A trainer that saves after every step, with weights that change at each step."""
     trainer = trainer_of(
         run, [batch_of([0, 1], 2)], rate=lambda step: 0.1, config={"save_every": 1, "keep_checkpoints": 9, **config}
     )

@@ -1,4 +1,4 @@
-"""Analogies and likeness of words: by hand with unknown words and capitals, and gensim's scores of the same files."""
+"""Analogies and word similarity: by hand with unknown words and capitals, and against gensim on the same files."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from firth.inference.word_table import Ngrams, WordTable, open_table
 from firth.vectors.folder import VectorOptions, convert_vectors
 from firth.vectors.scores import AnalogyQuestion, Section, analogies, read_pairs, read_questions, similarity
 
-# A country is its capital, three further on; the second "oslo" is another word that differs in its capital.
+# A country is its capital plus a shared offset; "oslo" is another word, which differs from "Oslo" in case alone.
 PLACES = {
     "Stockholm": [1.0, 0.0, 0.0, 0.2],
     "Sweden": [1.0, 0.0, 0.0, 1.0],
@@ -53,7 +53,7 @@ def test_the_three_words_of_a_question_are_no_answers() -> None:
 def test_folding_takes_capitals_for_small_letters() -> None:
     questions = ask("stockholm SWEDEN oslo norway")
     assert analogies(table(), questions)[0] == Section("capitals", 1, 0, 0)
-    # Of "Oslo" and "oslo" the first one is meant, and neither may be an answer.
+    # Of "Oslo" and "oslo" the first is used, and neither may be an answer.
     assert analogies(table(), questions, fold=True)[0] == Section("capitals", 1, 1, 1)
     cased = ask("Stockholm Sweden oslo Norway")
     assert analogies(table(), cased)[0] == Section("capitals", 1, 1, 0)
@@ -112,7 +112,7 @@ def test_reading_pairs(tmp_path: Path) -> None:
 
 def test_similarity_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "p"
-    # Cosines fall in this order; of the fourth pair one word is unknown, of the fifth the capital differs.
+    # Cosines of the first three pairs fall; the fourth has an unknown word, the fifth a word in other case.
     path.write_text("Stockholm Sweden 9\nSweden Egypt 5\nStockholm Cairo 1\nOslo Paris 3\nCAIRO Egypt 8\n")
     found = similarity(table(), "p", read_pairs(path))
     assert (found.pairs, found.known, found.made, found.spearman) == (5, 3, 0, pytest.approx(1.0))

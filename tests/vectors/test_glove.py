@@ -1,4 +1,4 @@
-"""GloVe: its counts by hand, its gradient against autograd, its objective, and what the vectors know."""
+"""GloVe: its counts by hand, its gradient against autograd, its objective, and what the vectors learn."""
 
 import random
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_one_update_is_adagrad_on_the_gradient_of_equation_8() -> None:
     logs, weights = torch.tensor([0.3, 1.0, -0.5, 2.0]), torch.tensor([0.1, 1.0, 0.4, 0.7])
     expected = table.clone().requires_grad_()
     misses = (expected[rows, :3] * expected[columns, :3]).sum(1) + expected[rows, 3] + expected[columns, 3] - logs
-    gradients = []  # of each count alone
+    gradients = []  # one for each count
     for cost in 0.5 * weights * misses.square():
         (one,) = torch.autograd.grad(cost, expected, retain_graph=True)
         gradients.append(0.1 * one)
@@ -68,7 +68,7 @@ def test_one_update_is_adagrad_on_the_gradient_of_equation_8() -> None:
 
 
 def test_the_logarithms_of_the_counts_are_fitted() -> None:
-    """Of counts that a model of this form makes, nearly all of the sum of squares goes."""
+    """Counts that a model of this form generates are fitted almost exactly."""
     rng = np.random.default_rng(0)
     w, c = rng.normal(size=(2, 12, 2))
     logs = w @ c.T
@@ -77,7 +77,7 @@ def test_the_logarithms_of_the_counts_are_fitted() -> None:
     before = fit(counts, 12, GloveTraining(width=4, epochs=1, x_max=1.0))
     after = fit(counts, 12, GloveTraining(width=4, epochs=400, x_max=1.0, learning_rate=0.1))
     assert before.shape == after.shape == (12, 4)
-    # w + w̃ of words with equal rows and columns of counts come to be equal: here none is, so spread tells of learning.
+    # Words with equal counts get equal w + w̃; here no two words have equal counts, so the spread shows learning.
     assert np.linalg.norm(after - after.mean(0)) > 5 * np.linalg.norm(before - before.mean(0))
 
 

@@ -1,4 +1,4 @@
-"""Word vectors trained by gensim: what is learnt, what is written, and that a run can be made again."""
+"""Word vectors trained by gensim: what they learn, what is written, and that a run is reproducible."""
 
 import random
 import subprocess
@@ -22,7 +22,7 @@ ANIMALS, PLACES = ["cat", "dog", "고양이", "hen"], ["river", "market", "harbo
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Animals stand among animals, places among places."""
+    """Animals co-occur with animals, places with places."""
     rng = random.Random(1)
     lines = [" ".join(rng.choice(words) for _ in range(10)) for _ in range(400) for words in (ANIMALS, PLACES)]
     (tmp_path / "t.txt").write_text("\n".join(lines) + "\nThe Cat, once.\n", "utf-8")
@@ -66,7 +66,7 @@ def test_words_are_those_that_the_model_will_read(text: Path, tmp_path: Path) ->
 
 
 def test_ngrams_are_gensims(text: Path, tmp_path: Path) -> None:
-    """A new word's vector is that of gensim's own model, trained the same."""
+    """An unknown word's vector equals that of gensim's own model, trained identically."""
     from gensim.models import FastText
 
     options = training(kind="fasttext", epochs=2)

@@ -1,4 +1,4 @@
-"""From files of word vectors to model folders, what unknown words get there, and the folders in tasks."""
+"""From word-vector files to model folders, their vectors for unknown words, and their use in tasks."""
 
 import json
 import subprocess
@@ -71,7 +71,7 @@ def test_the_vector_of_unknown_words(tmp_path: Path, stand_in: str, expected: fl
     rows = [(f"w{i}".encode(), [float(i)]) for i in range(300)]
     convert_vectors(write_text(tmp_path / "a", rows, header=True), tmp_path / "m", VectorOptions(stand_in=stand_in))
     assert table_of(tmp_path / "m")["<unk>"] == [pytest.approx(expected)]
-    # Of a folder, or of a file with one of its own, the same if it is asked for, and else that of the source.
+    # A folder, or a file with its own <unk>, gets the same vector on request, and otherwise keeps its own.
     own = write_text(tmp_path / "b", [(b"<unk>", [7.0]), *rows], header=True)
     for source, its in ((own, 7.0), (tmp_path / "m", expected)):
         convert_vectors(source, tmp_path / f"{source.name}-asked", VectorOptions(stand_in=stand_in))
@@ -111,7 +111,7 @@ def test_random_vectors_have_the_spread_of_the_table_and_are_always_the_same(glo
 def test_whether_text_is_read_in_lower_case(
     glove: Path, tmp_path: Path, lowercase: bool | None, expected: bool
 ) -> None:
-    """The file of this test has one word with capitals of ten; without it, it is of lower-cased text."""
+    """One of the file's ten words has capitals; without it, the file is taken as lower-cased."""
     plain = write_text(tmp_path / "plain", [pair for pair in ROWS if pair[0] != b"U.S."])
     assert convert_vectors(plain, tmp_path / "m", VectorOptions(lowercase=lowercase)).lowercase is expected
     ids = read_model(tmp_path / "m").tokenizer.ids_many(["The CAFÉ"])[0]
@@ -127,7 +127,7 @@ def test_only_the_words_of_some_texts(glove: Path, tmp_path: Path) -> None:
     assert report.bad_bytes == 0
     (other := tmp_path / "latin.txt").write_bytes("caf\u00e9 cat\n".encode("latin-1"))
     assert convert_vectors(glove, tmp_path / "latin", VectorOptions(texts=(other,))).bad_places == ((str(other), 3),)
-    # "The" counts as it is and in lower case while it is not known how the model reads; "U.S." is split.
+    # "The" counts both as written and lower-cased until the model's casing is known; "U.S." is split.
     assert list(table_of(tmp_path / "m"))[4:] == ["the", "cat", "sat", "river", "winter", "ran"]
     assert report.left_out == 4
     convert_vectors(glove, tmp_path / "n", VectorOptions(texts=(text,), min_count=2, lowercase=False, split="blanks"))
@@ -158,7 +158,7 @@ def test_fasttext_makes_vectors_for_new_words(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_folder(glove: Path, tmp_path: Path) -> None:
-    """Fewer words, another rule; what the first had, n-grams and special pieces too, stays."""
+    """Fewer words, another rule; everything else of the first folder, n-grams and special tokens included, stays."""
     convert_vectors(glove, tmp_path / "a", VectorOptions(stand_in="mean"))
     convert_vectors(tmp_path / "a", tmp_path / "b", VectorOptions(max_words=4, unknown="hashed", n_buckets=7))
     a, b = table_of(tmp_path / "a"), table_of(tmp_path / "b")
@@ -176,7 +176,7 @@ def test_a_folder_of_another_folder(glove: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", ["hashed", "shapes", "ngrams", "one"])
 def test_a_folder_of_another_folder_keeps_what_is_not_asked_for(glove: Path, tmp_path: Path, rule: str) -> None:
-    """How text is split, the rule for unknown words, and the very vectors that it has."""
+    """How text is split, the rule for unknown words, and the vectors of that rule."""
     source = glove
     if rule == "ngrams":
         matrix = np.random.default_rng(2).normal(size=(2 + 20, 4)).astype(np.float32)
@@ -209,7 +209,7 @@ def test_decomposed_words_of_a_file_are_met(tmp_path: Path) -> None:
 
 
 def test_words_in_capitals_are_met_in_lower_case(tmp_path: Path) -> None:
-    """The first that has no lower-cased form; where there is one, that is what text is read as."""
+    """A word gets the vector of its lower-cased form or, if the file has none, of the first form with capitals."""
     rows = [(b"Paris", [1.0]), (b"PARIS", [2.0]), (b"The", [3.0]), (b"the", [4.0]), (b"sat", [5.0])]
     file, text = write_text(tmp_path / "a", rows), tmp_path / "t.txt"
     report = convert_vectors(file, tmp_path / "m", VectorOptions(lowercase=True))
@@ -229,7 +229,7 @@ def test_words_that_text_is_never_read_as_are_counted(tmp_path: Path) -> None:
 
 
 def test_pretraining_goes_on_with_the_vectors_of_a_file(tiny_word_corpus: Path, tmp_path: Path) -> None:
-    """On text of other words: those that both have keep their vectors until they are trained."""
+    """The text has another vocabulary; words in both start with their vectors from the file."""
     rows = [(b"the", [1.0, 2.0, 3.0]), (b"zebra", [3.0, 2.0, 1.0])]
     convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "m", VectorOptions(unknown="shapes"))
     data = {
@@ -278,7 +278,7 @@ def test_what_cannot_be_converted(glove: Path, tmp_path: Path) -> None:
 
 
 def test_a_table_is_in_memory_once(tmp_path: Path) -> None:
-    """A process that has room for the table once and a half, not twice, converts it: measured, not believed."""
+    """Measures the peak memory of a conversion, which must hold the table only once."""
     n, width = 40_000, 400  # 64 MB
     rows = np.random.default_rng(0).normal(size=(n, width)).astype("<f4")
     with open(tmp_path / "a.bin", "wb") as file:
@@ -294,7 +294,7 @@ def test_a_table_is_in_memory_once(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(tmp_path / "a.bin"), str(tmp_path / "m")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    # Pages of mapped files count too while they are there: the temporary table, and its copy on the way to disk.
+    # Resident pages of mapped files count too: the temporary table, and its copy on the way to disk.
     assert float(done.stdout) < 64 * 2 + 80
 
 
@@ -334,7 +334,7 @@ def test_taggers_and_classifiers_learn_on_them(
         found = load_model(tmp_path / task)
         after = found.loaded.objective.encoder.state_dict()
         same = {name for name in before if torch.equal(after[name], before[name])}
-        # No text to classify has a word that is unknown: nothing moves its vector.
+        # No text to classify has an unknown word, so nothing changes that vector.
         still = {"unknown.weight"} if task == "classify" else set()
         assert same == (set(before) if frozen else still)
         if task == "classify":
