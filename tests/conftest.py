@@ -95,7 +95,7 @@ def plots_are_not_drawn(request: pytest.FixtureRequest) -> Iterator[None]:
 
 # Tests in these folders check shapes and types at each call. Together they call every layer, model, objective, task and
 # system. Tests elsewhere run whole jobs of thousands of calls, and a check takes as long as a tiny layer.
-_CHECKED = {"contract", "convert", "layers", "models", "objectives", "parity", "tasks"}
+_CHECKED = {"contract", "convert", "inference", "layers", "models", "objectives", "parity", "tasks"}
 
 
 def pytest_collection_finish() -> None:

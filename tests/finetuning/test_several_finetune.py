@@ -108,7 +108,7 @@ def test_a_run_that_began_with_one_process_resumes_with_one(
     with pytest.raises(ConfigError, match="--processes 2: at most 1 can share an update of 1 train.micro_batches"):
         resume(tmp_path / "parts", silent, processes=2)
     monkeypatch.setattr(several, "SHORT_RUN_FLOPS", 0)
-    monkeypatch.setattr(several.torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     resume(tmp_path / "parts", silent)
     ours = state(tmp_path / "parts")

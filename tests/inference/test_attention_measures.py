@@ -59,6 +59,7 @@ def test_the_models_own_translation_and_other_models() -> None:
         tiny_language_model("bert").cross_attention("a1")
 
 
+@pytest.mark.unchecked
 def test_averages() -> None:
     weights = np.random.default_rng(0).random((2, 3, 4, 4)).astype(np.float32)
     found = Attention(list("abcd"), weights)

@@ -180,6 +180,7 @@ def test_a_text_without_pieces(text: str) -> None:
         model().generate(text)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -300,6 +300,7 @@ def test_layers_that_do_not_exist_are_named(model: Model, layer: int) -> None:
             model.embed(texts, layer)
 
 
+@pytest.mark.unchecked
 def test_pools_that_do_not_exist_are_named(model: Model) -> None:
     with pytest.raises(ConfigError, match="pool 'median': expected one of mean, max, first, last, summary"):
         model.embed(SHORT, pool="median")  # type: ignore[arg-type]

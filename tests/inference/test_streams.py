@@ -16,6 +16,8 @@ from firth.tasks.classify import Classifier
 from firth.tasks.config import ClassifyConfig, TagConfig
 from firth.tasks.tag import Tagger
 
+pytestmark = pytest.mark.unchecked
+
 AT_ONCE, ROUNDS = 50, 8
 # Bytes: less than half of the size of a text here.
 MOST = 100

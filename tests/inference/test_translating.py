@@ -18,6 +18,8 @@ from firth.inference.translating import Search, trained_length, translate_stream
 from firth.objectives.translation import Translation
 from firth.pretraining.run import pretrain, resolve
 
+pytestmark = pytest.mark.unchecked
+
 WORDS = ["red", "blue", "green", "one", "two", "three", "four", "cat", "dog", "bird", "house", "tree", "river", "old"]
 WORDS += ["new", "big"]
 RECIPE: dict[str, Any] = {
