@@ -106,7 +106,7 @@ class TuneConfig:
     )
     batch_examples: int = option(32, "examples per update", COUNT)
     batch_tokens: int = option(4096, "maximum tokens per micro-batch; bounds memory", COUNT)
-    micro_batches: int = option(0, "micro-batches per step, over all processes; 0: as few as memory allows", AMOUNT)
+    micro_batches: int = option(0, "fewest micro-batches per step, over all processes; 0: one per process", AMOUNT)
     seed: int = option(1, "seed of the first run: head weights, order of examples, dropout; the next run has 2", AMOUNT)
     seeds: int = option(1, "number of runs that differ only in the seed", COUNT)
     average_seeds: bool = option(
