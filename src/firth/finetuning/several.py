@@ -27,7 +27,9 @@ def count_processes(
             raise ConfigError(f"--processes {asked}: {alone}: leave it out")
         if asked > most:
             of_the = "train.micro_batches" if recipe.train.micro_batches else "examples"
-            raise ConfigError(f"--processes {asked}: at most {most} can share an update of {most} {of_the}")
+            raise ConfigError(
+                f"--processes {asked}: at most {most} can share an update of {most} {of_the}; leave it out"
+            )
         return asked
     n_parameters = sum(p.numel() for p in model.parameters())
     # A run that resumes keeps its parts, however short it is.
