@@ -145,10 +145,11 @@ if run.exists():
     outcome = resume(run, tell)
 else:
     outcome = pretrain(read_resolved_recipe(tomllib.loads(recipe.read_text()), "recipe"), run, tell)
-# One write each: two processes share this output.
+# One write for each line: two processes share this output.
 print(f"finished {outcome.finished} {outcome.step}\\n", end="", flush=True)
 threads = {Path(f"/proc/self/task/{t}/comm").read_text().strip() for t in os.listdir("/proc/self/task")}
-print("threads of the group:", [name for name in threads if "gloo" in name], flush=True)
+gloo = [name for name in threads if "gloo" in name]
+print(f"threads of the group: {gloo}\\n", end="", flush=True)
 """
 )
 
