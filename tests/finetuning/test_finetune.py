@@ -474,10 +474,14 @@ def test_the_head_of_a_fine_tuned_model_goes_on_to_the_same_task(plain: dict[str
     assert any("first: its task, labels and network are the same" in note for note in again.labelled.notes)
     model = make_model(again.base, again.recipe, seed=1)
     assert all(torch.equal(weight, learnt[name]) for name, weight in model.state_dict().items())
-    hidden = resolve(plain, [*SETTINGS, "head.network.hidden_width=8"], "t").recipe.head
-    for other in (hidden, dataclasses.replace(again.recipe.head, labels=("x", "y"))):
-        assert again.base.learnt_head("classify", other) == {}
-    assert again.base.learnt_head("multilabel", again.recipe.head) == {}
+    changed = dataclasses.replace
+    for other in (
+        resolve(plain, [*SETTINGS, "head.network.hidden_width=8"], "t").recipe,
+        resolve(plain, [*SETTINGS, "adapt.transferred_groups=1"], "t").recipe,
+        changed(again.recipe, head=changed(again.recipe.head, labels=("x", "y"))),
+        changed(again.recipe, kind="multilabel"),
+    ):
+        assert again.base.learnt_head(other) == {}
 
 
 def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(

@@ -93,11 +93,14 @@ class Base:
             encoder.load_state_dict(encoder.state_dict() | {n: self.weights[n] for n in names & self.weights.keys()})
         return encoder
 
-    def learnt_head(self, kind: str, head: Any) -> dict[str, Tensor]:
-        """A fine-tuned model's weights besides its encoder's, for a task of the same kind, labels and network."""
-        if self.task is None or self.origin["task"] != kind:
+    def learnt_head(self, recipe: Finetune) -> dict[str, Tensor]:
+        """A fine-tuned model's weights besides its encoder's, for a task of the same kind, labels and network.
+
+        None of them if layers below the head start at random.
+        """
+        if self.task is None or self.origin["task"] != recipe.kind or recipe.adapt.transferred_groups != -1:
             return {}
-        asked, learnt = ((one.network, getattr(one, "labels", ())) for one in (head, self.task.config))
+        asked, learnt = ((one.network, getattr(one, "labels", ())) for one in (recipe.head, self.task.config))
         state = self.task.state_dict() if asked == learnt else {}
         return {name: weight for name, weight in state.items() if not name.startswith("encoder.")}
 
@@ -199,7 +202,7 @@ def make_model(base: Base, recipe: Finetune, seed: int, vectors: FirstVectors | 
     # Models with equal initial heads end near each other: the mean of their weights is as good a model as each.
     torch.manual_seed(seed_of(recipe.train.seed if recipe.train.average_seeds else seed, "head"))
     model = recipe.row.model(encoder, recipe.head)
-    model.load_state_dict(model.state_dict() | base.learnt_head(recipe.kind, recipe.head))
+    model.load_state_dict(model.state_dict() | base.learnt_head(recipe))
     if vectors is not None:
         assert model.features.own is not None and model.features.own.words is not None
         vectors.put_into(model.features.own.words)

@@ -76,7 +76,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     recipe = build(plain, where)
     if recipe.kind != labelled.kind:
         raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
-    if base.learnt_head(recipe.kind, recipe.head):
+    if base.learnt_head(recipe):
         labelled.notes.append(
             f"training continues with the head of {recipe.model}: its task, labels and network are the same"
         )
