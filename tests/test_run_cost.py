@@ -78,6 +78,7 @@ def test_what_cannot_be_is_refused() -> None:
         ("has 256 sequences of 128, .* give --step-tokens 65536 or more", {"counts": (512,)}),
         ("--tokens=-1", {"tokens": -1.0}),
         ("--tokens=nan", {"tokens": float("nan")}),
+        (r"--tokens=1e\+300: expected more than 0 and at most 1e\+18", {"tokens": 1e300}),
         ("--price-per-hour=-2", {"price": -2.0}),
         ("--step-tokens=64: expected at least a sequence of --sequence-length=128", {"step_tokens": 64}),
         ("bert-lrage.*did you mean bert-large", {"model": "bert-lrage"}),

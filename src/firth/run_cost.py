@@ -26,6 +26,8 @@ from firth.training.sharding import exchanged_bytes
 # Devlin et al. 2018, App. A.2: 256 sequences of 128 tokens per step, and a vocabulary of 30,522.
 STEP_TOKENS, _VOCAB_SIZE = 32_768, 30_522
 MOST_DEVICES = 1024
+# Far beyond any run: more is a slip of the keyboard.
+_MOST_TOKENS = 1e18
 # Devlin et al. 2018, §3.1; left-to-right models predict every token.
 _MASKED_SHARE = 0.15
 _FLOAT_BYTES, _HALF_BYTES = 4, 2
@@ -248,8 +250,8 @@ def run_costs(
     Weights, gradients and optimiser state are divided (full sharding) only if one device has too little memory for all
     of them; blocks are recomputed only if that is not enough. ConfigError for an impossible run.
     """
-    if not (tokens > 0 and math.isfinite(tokens)):
-        raise ConfigError(f"--tokens={tokens:g}: expected a finite number above 0")
+    if not 0 < tokens <= _MOST_TOKENS:
+        raise ConfigError(f"--tokens={tokens:g}: expected more than 0 and at most {_MOST_TOKENS:g}")
     if price is not None and not (price >= 0 and math.isfinite(price)):
         raise ConfigError(f"--price-per-hour={price:g}: expected 0 or more")
     if length < 1 or step_tokens < length:
