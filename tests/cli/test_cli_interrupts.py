@@ -15,13 +15,13 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# Small blocks, so that the test text makes several shards.
+# Small blocks, so that the test text makes several shards, in processes although it is little.
 # Ctrl-C reaches a command started from a terminal; a background job inherits that SIGINT is ignored.
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import firth.corpus.prepare as p
-p.BLOCK_CHARACTERS = 8000
+import firth.corpus.prepare as p, firth.workers
+p.BLOCK_CHARACTERS, firth.workers.LITTLE_TEXT = 8000, 0
 from firth.cli import main
 sys.exit(main())
 """
@@ -77,7 +77,7 @@ def test_vocab_leaves_nothing(tmp_path: Path, number: int) -> None:
 
 
 def test_prepare_goes_on_to_the_same_corpus(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:
-    command = ["prepare", tiny_text, "--tokenizer", tiny_vocab, "--workers", 1, "--out"]
+    command = ["prepare", tiny_text, "--tokenizer", tiny_vocab, "--workers", 2, "--out"]
     out = tmp_path / "c"
     finish(*command, tmp_path / "whole")
     with started(*command, out) as process:

@@ -51,7 +51,7 @@ def test_the_ids_are_those_of_every_sentence_in_order(tiny_text: Path, tiny_voca
 
 
 def test_any_number_of_workers_makes_the_same_corpus(
-    tiny_text: Path, tiny_vocab: Path, tmp_path: Path, small_blocks: None
+    tiny_text: Path, tiny_vocab: Path, tmp_path: Path, small_blocks: None, in_processes: None
 ) -> None:
     one = prepare([tiny_text], tiny_vocab, tmp_path / "one", hold_out=0.1, workers=1)
     three = prepare([tiny_text], tiny_vocab, tmp_path / "three", hold_out=0.1, workers=3)
@@ -117,10 +117,12 @@ def test_what_was_made_of_a_folder_within_it_is_not_its_text(
 PROGRAM = """
 import sys
 import firth.corpus.prepare as prepare_module
+import firth.workers
 from pathlib import Path
 
 def main():
     prepare_module.BLOCK_CHARACTERS = 6000
+    firth.workers.LITTLE_TEXT = 0
     text, vocab, out = map(Path, sys.argv[1:4])
     if len(sys.argv) > 4:
         # Say when two shards are noted, and wait there to be killed.

@@ -106,7 +106,7 @@ def test_the_clean_text_is_that_of_the_text_that_was_clean(
 
 
 def test_any_number_of_workers_makes_the_same_corpus(
-    dirty: Path, tiny_vocab: Path, tmp_path: Path, small_blocks: None
+    dirty: Path, tiny_vocab: Path, tmp_path: Path, small_blocks: None, in_processes: None
 ) -> None:
     cleaning = Cleaning(rules=OPTIONAL)
     reports = [

@@ -52,7 +52,7 @@ def test_held_out_pairs_come_by_hash_or_from_files(sides: tuple[Path, Path], tin
 
 
 def test_corpus_is_the_same_for_any_number_of_workers(
-    sides: tuple[Path, Path], tiny_vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sides: tuple[Path, Path], tiny_vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_processes: None
 ) -> None:
     monkeypatch.setattr(module, "BLOCK_CHARACTERS", 300)
     for workers in (1, 2):

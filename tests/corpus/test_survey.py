@@ -40,32 +40,7 @@ def paragraphs(verdict: Verdict) -> dict[tuple[int, int], str]:
     }
 
 
-@pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do the workers' tasks immediately in this process, so that many surveys run in a short time."""
-
-    class Done:
-        def __init__(self, value: object):
-            self._value = value
-
-        def result(self) -> object:
-            return self._value
-
-        def done(self) -> bool:
-            return True
-
-    class Pool:
-        def shutdown(self, **_: object) -> None: ...
-
-    def make_pool(workers: int, start, *arguments: object) -> Pool:
-        start(*arguments)
-        return Pool()
-
-    monkeypatch.setattr(survey_module, "make_pool", make_pool)
-    monkeypatch.setattr(survey_module, "submit", lambda pool, function, *arguments: Done(function(*arguments)))
-
-
-def test_each_kind_is_found_and_nothing_else_changes(tmp_path: Path, in_process: None) -> None:
+def test_each_kind_is_found_and_nothing_else_changes(tmp_path: Path) -> None:
     one, two = document(1), document(2)
     near = [*document(3, 12)]
     notice = "All rights of this notice are reserved by those who wrote it."
@@ -95,7 +70,7 @@ def test_each_kind_is_found_and_nothing_else_changes(tmp_path: Path, in_process:
     assert count.documents == 10 and sum(count.scripts) > 1000
 
 
-def test_the_verdict_is_kept(tmp_path: Path, in_process: None) -> None:
+def test_the_verdict_is_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "t.txt", [document(1), document(1), document(2)])
     evaluation = tmp_path / "dev.txt"
     evaluation.write_text(document(2)[0])
@@ -108,7 +83,7 @@ def test_the_verdict_is_kept(tmp_path: Path, in_process: None) -> None:
     assert (second.like, second.files, second.found) == (first.like, first.files, first.found)
 
 
-def test_evaluation_text_counts_as_earlier_and_stays(tmp_path: Path, in_process: None) -> None:
+def test_evaluation_text_counts_as_earlier_and_stays(tmp_path: Path) -> None:
     train = write(tmp_path / "t.txt", [document(1), document(2)])
     dev = write(tmp_path / "d.txt", [document(2), document(2)])
     verdict = survey(CorpusReader([train]), CorpusReader([dev]), ALL, tmp_path / "s", 1)
@@ -116,7 +91,7 @@ def test_evaluation_text_counts_as_earlier_and_stays(tmp_path: Path, in_process:
     assert verdict.like == {1: (-2, 1.0)}
 
 
-def test_several_files_are_counted_apart(tmp_path: Path, in_process: None) -> None:
+def test_several_files_are_counted_apart(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{i}.txt", [document(10 * i + j) for j in range(i + 1)]) for i in range(3)]
     verdict = survey(CorpusReader(paths), None, ALL, tmp_path / "s", 1)
     assert [file.documents for file in verdict.files] == [1, 2, 3] and verdict.first == [0, 1, 3, 6]
@@ -125,7 +100,7 @@ def test_several_files_are_counted_apart(tmp_path: Path, in_process: None) -> No
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.integers(100, 4000))
 def test_copies_are_removed_whatever_the_blocks(
-    tmp_path_factory: pytest.TempPathFactory, in_process: None, seeds: list[int], block: int
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int], block: int
 ) -> None:
     """The first copy of each document is kept, and so are all documents that occur once."""
     folder = tmp_path_factory.mktemp("s")
@@ -137,7 +112,7 @@ def test_copies_are_removed_whatever_the_blocks(
     assert reasons(verdict) == expected and not len(verdict.paragraphs)
 
 
-def test_hashes_on_disk_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: None) -> None:
+def test_hashes_on_disk_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notice = "All rights of this notice are reserved by those who wrote it."
     texts = [[*document(seed % 60, 8), *([notice] if seed % 7 else [])] for seed in range(100)]
     texts += [[*document(seed, 8)[:7], "And so on."] for seed in range(20)]
@@ -162,7 +137,7 @@ def test_hashes_on_disk_change_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert not list((tmp_path / "spilled").glob("*.bin")), "nothing but the verdict is left"
 
 
-def test_what_a_worker_does_is_the_same_for_parts_of_the_text(in_process: None) -> None:
+def test_what_a_worker_does_is_the_same_for_parts_of_the_text() -> None:
     survey_module._start_worker(ALL, [])
     documents = [tuple(document(seed)) for seed in range(6)]
     whole = measure_block(documents)

@@ -113,9 +113,10 @@ def test_pruning_is_reported(tmp_path: Path, text: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_change_nothing(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_change_nothing(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, in_processes: None
+) -> None:
     text.write_text(TEXT * 200, encoding="utf-8")
-    monkeypatch.setattr(vocab, "_SMALL", 0)
     original = vocab.text_blocks
     monkeypatch.setattr(vocab, "text_blocks", lambda texts: original(texts, 10_000))
     for workers in (1, 2):
@@ -230,10 +231,9 @@ def test_byte_pair_encoding_refuses_what_it_cannot_do(tmp_path: Path, text: Path
 
 @pytest.mark.slow
 def test_workers_change_nothing_in_byte_pair_encoding(
-    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, in_processes: None
 ) -> None:
     text.write_text(TEXT * 100, encoding="utf-8")
-    monkeypatch.setattr(vocab, "_SMALL", 0)
     original = vocab.text_blocks
     monkeypatch.setattr(vocab, "text_blocks", lambda texts: original(texts, 10_000))
     for workers in (1, 2):

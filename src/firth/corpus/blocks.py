@@ -1,6 +1,5 @@
 """Turn documents into shards: a worker process splits each block of documents into sentences and tokenises it."""
 
-import os
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,6 +39,10 @@ class Blocks:
         self._hashes = array("Q")
 
     @property
+    def total_bytes(self) -> int:
+        return sum(part.total_bytes for part in self._parts)
+
+    @property
     def bytes_consumed(self) -> int:
         return sum(part.bytes_consumed for part in self._parts)
 
@@ -75,11 +78,9 @@ class Blocks:
 _worker_ids: IdCache | None = None
 
 
-def start_worker(tokenizer: str, workers: int) -> None:
+def start_worker(tokenizer: str) -> None:
     """Initialise a worker process with its own tokenizer."""
     global _worker_ids
-    if workers > 1:
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _worker_ids = IdCache(Tokenizer.load(tokenizer))
 
 

@@ -51,7 +51,7 @@ from firth.text.finding import find_files
 from firth.text.parallel import ParallelReader
 from firth.text.published import load_tokenizer
 from firth.text.tokenizer import Tokenizer
-from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool, submit
+from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool_for_text, submit
 
 BLOCK_CHARACTERS = 8_000_000
 PROGRESS = "progress.jsonl"
@@ -153,8 +153,7 @@ def prepare(
             text = Selection(reader, verdict, factors, read)
             held_out = Selection(dev_reader) if dev_reader else None
             blocks = Blocks(text, held_out, threshold(text, share), BLOCK_CHARACTERS)
-            total = text.total_bytes + (held_out.total_bytes if held_out else 0)
-            with Progress("preparing", total, "B") as progress:
+            with Progress("preparing", blocks.total_bytes, "B") as progress:
                 infos = _make_all(blocks, done, out, unit, lowercase, workers, progress)
         train = tuple(info for info in infos if info.name.startswith("train"))
         held = tuple(info for info in infos if info.name.startswith("dev"))
@@ -287,7 +286,7 @@ def _make_all(
             file.flush()
             os.fsync(file.fileno())
 
-    pool = make_pool(workers, start_worker, str(out / "tokenizer"), workers)
+    pool = make_pool_for_text(blocks.total_bytes, workers, start_worker, str(out / "tokenizer"))
     waiting: deque[Future[ShardInfo]] = deque()
     seen = 0
     try:

@@ -37,7 +37,7 @@ from firth.errors import FirthError
 from firth.files import refuse_links, remove_folder, write_text
 from firth.progress import Progress
 from firth.text.records import Document
-from firth.workers import make_pool, submit
+from firth.workers import make_pool_for_text, submit
 
 BLOCK_CHARACTERS = 1_000_000
 QUOTED = 3  # documents and paragraphs shown per reason
@@ -129,7 +129,7 @@ def survey(reader: Readable, held_out: Readable | None, cleaning: Cleaning, fold
 
 def _read(reader: Readable, state: "_State", workers: int, progress: Progress, *, keep: bool) -> None:
     """Measure every document of a reader, in order."""
-    pool = make_pool(workers, _start_worker, state.cleaning, state.searched)
+    pool = make_pool_for_text(reader.total_bytes, workers, _start_worker, state.cleaning, state.searched)
     waiting: deque[tuple[Future[_Measured], list[str], np.ndarray]] = deque()
     seen = 0
 

@@ -21,12 +21,11 @@ from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import BPE, WORDPIECE, WORDS
 from firth.text.word_list import choose_words
 from firth.text.wordpiece import MAX_TYPES, Score, WordCounts, WordSplitter, text_blocks, train_wordpiece
-from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool, submit
+from firth.workers import WORKERS_EACH, check_processors, cpu_count, make_pool_for_text, submit
 
 VocabKind = Literal["wordpiece", "bpe", "words"]
 
 _KINDS = {"wordpiece": WORDPIECE, "bpe": BPE, "words": WORDS}
-_SMALL = 4_000_000  # bytes on disk below which starting workers takes longer than counting
 _ENCODE_AT_ONCE = 50_000  # words
 
 
@@ -157,20 +156,19 @@ def _count(
             if changed != weight:
                 finish()
                 language, weight = WordCounts(max_types), changed
-            if workers == 1 or reader.total_bytes < _SMALL:
-                counted: Iterator[Mapping[str, int]] = map(splitter.count, blocks)
-            else:
-                counted = _count_in_workers(blocks, splitter, workers)
-            for counts in counted:
+            for counts in _count_blocks(blocks, splitter, workers, reader.total_bytes):
                 language.add(counts)
                 progress.advance(reader.bytes_consumed - progress.done, f"{len(language.counts)} word types")
     finish()
     return total
 
 
-def _count_in_workers(blocks: Iterator[list[str]], splitter: WordSplitter, workers: int) -> Iterator[Counter[str]]:
+def _count_blocks(
+    blocks: Iterator[list[str]], splitter: WordSplitter, workers: int, n_bytes: int
+) -> Iterator[Counter[str]]:
     """Yield the counts of each block, in order; few blocks are held at a time."""
-    pool = make_pool(workers, _start_worker, splitter.lowercase, splitter.keep_accents, splitter.marked)
+    options = splitter.lowercase, splitter.keep_accents, splitter.marked
+    pool = make_pool_for_text(n_bytes, workers, _start_worker, *options)
     waiting: deque[Future[Counter[str]]] = deque()
     try:
         for block in blocks:
@@ -188,7 +186,7 @@ def _count_in_workers(blocks: Iterator[list[str]], splitter: WordSplitter, worke
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-_splitter: WordSplitter | None = None  # in a worker process
+_splitter: WordSplitter | None = None
 
 
 def _start_worker(lowercase: bool, keep_accents: bool, marked: bool) -> None:
