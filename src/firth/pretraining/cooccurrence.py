@@ -7,7 +7,6 @@ vocabulary by meaning.
 """
 
 import numpy as np
-import scipy.sparse
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -55,18 +54,20 @@ def _chosen(corpus: Corpus) -> list[ShardInfo]:
 
 
 def _count(corpus: Corpus, column: np.ndarray, n_contexts: int, window: int) -> Float[np.ndarray, "V K"]:
+    from scipy.sparse import csr_matrix  # imported here: slow to import, and most runs start without
+
     table = np.zeros((len(column), n_contexts), np.float32)
     chosen = _chosen(corpus)
     with Progress("co-occurrence counts", len(chosen), "shards") as progress:
         for info in chosen:
             ids = np.asarray(corpus.open(info).ids, np.int64)[:MOST_TOKENS]
-            pairs = scipy.sparse.csr_matrix(table.shape, dtype=np.float32)
+            pairs = csr_matrix(table.shape, dtype=np.float32)
             for distance in range(1, min(window, len(ids) - 1) + 1):
                 left, right = ids[:-distance], ids[distance:]
                 for token, context in ((left, column[right]), (right, column[left])):
                     kept = context >= 0
                     ones = np.full(int(kept.sum()), 1 / distance, np.float32)
-                    pairs += scipy.sparse.csr_matrix((ones, (token[kept], context[kept])), shape=table.shape)
+                    pairs += csr_matrix((ones, (token[kept], context[kept])), shape=table.shape)
             rows = np.repeat(np.arange(len(column)), np.diff(pairs.indptr))
             table[rows, pairs.indices] += pairs.data
             progress.advance(1)
