@@ -49,63 +49,23 @@ def at_step(number: int, then: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module.Trainer, "train_step", watched)
 
 
-@pytest.mark.parametrize(
-    ("system", "setting", "names"),
-    [
-        ("bert", "train.micro_batches=2", ("mlm_loss", "nsp_loss", "loss")),
-        (*STREAM, ("lm_loss", "loss")),
-    ],
-)
-def test_several_processes_read_the_batches_of_one(
-    system: str, setting: str, names: tuple[str, ...], tiny_corpus: Path, tmp_path: Path
-) -> None:
-    recipe = tiny_recipe(system, tiny_corpus, setting)
-    pretrain(recipe, tmp_path / "1", silent, processes=1)
-    assert pretrain(recipe, tmp_path / "n", silent, processes=recipe.train.micro_batches).finished
-    check_equal_curves(tmp_path / "1", tmp_path / "n", names)
+def test_several_processes_read_the_batches_of_one(tiny_corpus: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe("bert", tiny_corpus, "train.micro_batches=2")
+    pretrain(recipe, tmp_path / "one", silent, processes=1)
+    assert pretrain(recipe, tmp_path / "two", silent, processes=2).finished
+    check_equal_curves(tmp_path / "one", tmp_path / "two", ("mlm_loss", "nsp_loss", "loss"))
 
 
-def test_stopped_and_resumed_with_as_many_is_equal_bit_for_bit(
+def test_stopped_or_killed_and_resumed_with_as_many_is_equal_bit_for_bit(
     tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_threads: None
 ) -> None:
     recipe = tiny_recipe(STREAM[0], tiny_corpus, STREAM[1])
     pretrain(recipe, tmp_path / "whole", silent, processes=2)
     with monkeypatch.context() as patch:
         at_step(6, lambda trainer: os.kill(os.getpid(), signal.SIGTERM), patch)
-        outcome = pretrain(recipe, tmp_path / "cut", silent, processes=2)
+        outcome = pretrain(recipe, tmp_path / "stopped", silent, processes=2)
     # Stopped between its two micro-batches of the seventh step, which no process then counts.
     assert (outcome.finished, outcome.step) == (False, 6)
-    # The number of processes is not given: it is as before.
-    heard: list[str] = []
-    assert resume(tmp_path / "cut", heard.append).finished
-    assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
-    assert any("2 processes" in text for text in heard) and not any("changed" in text for text in heard)
-
-
-def test_another_number_goes_on_and_says_what_that_means(
-    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = tiny_recipe(STREAM[0], tiny_corpus, STREAM[1])
-    pretrain(recipe, tmp_path / "whole", silent, processes=1)
-    with monkeypatch.context() as patch:
-        at_step(7, _die, patch)
-        with pytest.raises(Killed):
-            pretrain(recipe, tmp_path / "cut", silent, processes=3)
-    heard: list[str] = []
-    assert resume(tmp_path / "cut", heard.append, processes=2).finished
-    assert any("processes 3 -> 2. The batches stay the same, the weights will differ in rounding" in t for t in heard)
-    check_equal_curves(tmp_path / "whole", tmp_path / "cut", ("lm_loss", "loss"))
-
-
-def _die(trainer: Any) -> None:
-    raise Killed
-
-
-def test_one_that_is_killed_stops_the_run_which_can_go_on(
-    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = tiny_recipe(*STREAM[:1], tiny_corpus, STREAM[1])
-    pretrain(recipe, tmp_path / "whole", silent, processes=2)
     children: list[Any] = []
 
     def kill(trainer: Any) -> None:
@@ -115,10 +75,33 @@ def test_one_that_is_killed_stops_the_run_which_can_go_on(
     with monkeypatch.context() as patch:
         at_step(7, kill, patch)
         with pytest.raises(TrainingError, match="process 2 of 2 was killed, probably because memory ran out"):
-            pretrain(recipe, tmp_path / "cut", silent, processes=2)
+            pretrain(recipe, tmp_path / "killed", silent, processes=2)
     assert all(child.poll() is not None for child in children)
-    assert resume(tmp_path / "cut", silent, processes=2).finished
-    assert what_counts(tmp_path / "cut") == what_counts(tmp_path / "whole")
+    for name in ("stopped", "killed"):
+        # The number of processes is not given: it is as before.
+        heard: list[str] = []
+        assert resume(tmp_path / name, heard.append).finished
+        assert what_counts(tmp_path / name) == what_counts(tmp_path / "whole")
+        assert any("2 processes" in text for text in heard) and not any("changed" in text for text in heard)
+
+
+def test_another_number_goes_on_and_says_what_that_means(
+    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(STREAM[0], tiny_corpus, STREAM[1])
+    pretrain(recipe, tmp_path / "one", silent, processes=1)
+    with monkeypatch.context() as patch:
+        at_step(7, _die, patch)
+        with pytest.raises(Killed):
+            pretrain(recipe, tmp_path / "cut", silent, processes=3)
+    heard: list[str] = []
+    assert resume(tmp_path / "cut", heard.append, processes=2).finished
+    assert any("processes 3 -> 2. The batches stay the same, the weights will differ in rounding" in t for t in heard)
+    check_equal_curves(tmp_path / "one", tmp_path / "cut", ("lm_loss", "loss"))
+
+
+def _die(trainer: Any) -> None:
+    raise Killed
 
 
 def test_a_bad_batch_of_another_process_is_named(tiny_corpus: Path, tmp_path: Path) -> None:

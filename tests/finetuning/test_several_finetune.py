@@ -83,17 +83,16 @@ def test_two_processes_read_the_batches_of_one(recipe: dict[str, Any], tmp_path:
 def test_stopped_and_resumed_it_is_equal_bit_for_bit(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuned(recipe, tmp_path / "whole", "train.seeds=2")
+    tuned(recipe, tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_at(4, patch)
         with pytest.raises(KeyboardInterrupt, match="firth finetune --resume"):
-            tuned(recipe, tmp_path / "parts", "train.seeds=2")
+            tuned(recipe, tmp_path / "parts")
     assert not (tmp_path / "parts/results.json").exists()
-    monkeypatch.setattr(job, "write_finetune_report", lambda out, recipe, results: out / "report.html")
-    done = resume(tmp_path / "parts", silent, processes=2)
+    resume(tmp_path / "parts", silent, processes=2)
     ours = state(tmp_path / "parts")
     assert all(torch.equal(tensor, ours[name]) for name, tensor in state(tmp_path / "whole").items())
-    assert len(done.results["runs"]) == 2 and not list((tmp_path / "parts").glob("runs/*/checkpoints"))
+    assert not list((tmp_path / "parts").glob("runs/*/checkpoints"))
 
 
 def test_a_run_that_began_with_one_process_resumes_with_one(
