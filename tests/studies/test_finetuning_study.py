@@ -63,7 +63,7 @@ FACTS = {
 
 def test_tables_show_what_is_done_and_leave_the_rest_open() -> None:
     header, rows = task_table(FACTS)
-    assert rows[0] == ["SST-2", "accuracy", "75.0 ± 1.0", "–", "79.0", 61]
+    assert rows[0] == ["SST-2", "accuracy", "75.0 ± 1.0", "–", "–", "79.0", 61]
     assert baselines(FACTS) == "Baselines: words (SST-2)."
     assert [row[0] for row in rows] == ["SST-2", "CoNLL-2003"] and len(header) == len(rows[0])
     assert feature_table(FACTS) == [["top layer, BiLSTM", "45.0 ± 1.0", 61], ["fine-tuned, linear", "50.0 ± 1.0", 61]]

@@ -43,7 +43,7 @@ def task_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """Header and rows: each task's first score for each start, and seconds per run."""
     rows: list[list[TableCell]] = []
     for row in ROWS:
-        found = {start: facts.get(f"tasks/{row.name}/{start}") for start in (PRETRAINED, SCRATCH, BASELINE)}
+        found = {start: facts.get(f"tasks/{row.name}/{start}") for start in (PRETRAINED, ADAPTED, SCRATCH, BASELINE)}
         known = next((cell for cell in found.values() if cell), None)
         if known is None:
             continue
@@ -51,7 +51,7 @@ def task_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
         cells: list[TableCell] = [percent(cell, metric) for cell in found.values()]
         seconds = (found[PRETRAINED] or {}).get("seconds_a_run")
         rows.append([row.name, metric, *cells, None if seconds is None else round(seconds)])
-    return ["task", "score", PRETRAINED, SCRATCH, BASELINE, "seconds per run"], rows
+    return ["task", "score", PRETRAINED, ADAPTED, SCRATCH, BASELINE, "seconds per run"], rows
 
 
 def baselines(facts: Facts) -> str:
