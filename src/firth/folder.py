@@ -70,12 +70,8 @@ class Loaded:
 
     @property
     def layout(self) -> Layout:
-        """How a text becomes a sequence; a model that was only pre-trained uses its pre-training layout.
-
-        It then sees no special token that is new to it; a text without tokens may give an empty sequence.
-        """
-        as_pretrained = self.system.pretraining_layout if self.task == PRETRAINING else None
-        return (as_pretrained or self.system.layout)(self.tokenizer)
+        """How a text becomes a sequence, as by ``layout_of``."""
+        return layout_of(self.system_name, self.task, self.tokenizer)
 
     @property
     def never_learnt(self) -> tuple[str, ...]:
@@ -109,6 +105,22 @@ def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...
     return theirs.task_names.get(task) if published else None
 
 
+def layout_of(system_name: str, task: str, tokenizer: Tokenizer) -> Layout:
+    """How a text becomes a sequence; a model that was only pre-trained uses its pre-training layout.
+
+    It then sees no special token that is new to it; a text without tokens may give an empty sequence.
+    """
+    system = SYSTEMS[system_name]
+    as_pretrained = system.pretraining_layout if task == PRETRAINING else None
+    return (as_pretrained or system.layout)(tokenizer)
+
+
+def save_tokenizer(folder: Path, system_name: str, task: str, tokenizer: Tokenizer, max_length: int | None) -> None:
+    """Write the tokenizer's files so that other tools build the sequences that the model reads."""
+    layout = layout_of(system_name, task, tokenizer)
+    tokenizer.save(folder, max_length=max_length, framed=layout.n_special > 0, segments=layout.has_segments)
+
+
 def write_model(
     folder: Path,
     system_name: str,
@@ -140,7 +152,7 @@ def write_model(
     else:
         sizes = {"model_type": f"firth-{system_name}", **to_dict(config)}
     _write(folder / "config.json", sizes)
-    tokenizer.save(folder, max_length=getattr(config, "max_positions", None))
+    save_tokenizer(folder, system_name, task, tokenizer, getattr(config, "max_positions", None))
     provenance = {
         "firth": firth_version(),
         "torch": torch.__version__,

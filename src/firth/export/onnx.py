@@ -30,7 +30,7 @@ from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
 from firth.finetuning.evaluate import compare_precisions, read_gold_of
 from firth.finetuning.recipe import LabelledConfig
-from firth.folder import PRETRAINING, Loaded, tensor_names
+from firth.folder import PRETRAINING, Loaded, save_tokenizer, tensor_names
 from firth.formats.table import BY_KEY, ONNX_ABOUT, ONNX_GRAPH
 from firth.inference.answering import answer_records, task_model
 from firth.inference.gate import MAX_DROP
@@ -119,7 +119,7 @@ def write_onnx(folder: Path, loaded: Loaded, int8: Int8 | None = None) -> Findin
         about["int8"], words = _int8(folder, loaded, int8, gold, session)
         facts.append(("int8", words))
     write_json(folder / "config.json", _config(loaded))
-    loaded.tokenizer.save(folder, max_length=loaded.max_length)
+    save_tokenizer(folder, loaded.system_name, loaded.task, loaded.tokenizer, loaded.max_length)
     write_json(folder / ABOUT, about)
     write_text(folder / "README.md", _card(about, facts))
     return facts

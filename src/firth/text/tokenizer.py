@@ -19,10 +19,7 @@ from firth.files import nearest, write_text
 from firth.text import gpt_bpe
 from firth.text.tokenizer_kinds import (
     BPE,
-    CLS,
     PREFIX,
-    SEP,
-    SPECIALS,
     UNK,
     WORDPIECE,
     WORDS,
@@ -94,6 +91,8 @@ class Tokenizer:
             by_piece[special] for special in (self.kind.start, self.kind.between, self.kind.end)
         )
         self.lowercase = _is_lowercase(_state(backend)["normalizer"])
+        if backend.post_processor is None:  # a language model's, which may be fine-tuned
+            frame_rows(backend, self.kind, by_piece)
 
     @property
     def pad_id(self) -> int:
@@ -141,12 +140,7 @@ class Tokenizer:
         backend.normalizer = build_normalizer(lowercase=lowercase, keep_accents=keep_accents, google=google)
         backend.pre_tokenizer = build_pre_tokenizer()
         backend.decoder = decoders.WordPiece(prefix=PREFIX, cleanup=True)
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"{CLS}:0 $A:0 {SEP}:0",
-            pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
-            special_tokens=[(CLS, ids[CLS]), (SEP, ids[SEP])],
-        )
-        backend.add_special_tokens(list(SPECIALS))
+        frame_rows(backend, WORDPIECE, ids)
         return cls(backend, source)
 
     @classmethod
@@ -228,12 +222,13 @@ class Tokenizer:
             )
         return tokenizer
 
-    def save(self, folder: Path, *, max_length: int | None = None) -> None:
+    def save(self, folder: Path, *, max_length: int | None = None, framed: bool = True, segments: bool = True) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers` reads too, and WordPiece's vocab.txt.
 
-        ``max_length``: the model's maximum in tokens, special ones included. OSError if it cannot be written.
+        ``max_length``: the model's maximum in tokens, special ones included. ``framed``, ``segments``: whether its
+        sequences have special tokens around a text, and segments. OSError if it cannot be written.
         """
-        has_segments = self.kind is WORDPIECE
+        has_segments = segments and self.kind is WORDPIECE
         config: dict[str, object] = {
             # Other classes of transformers would replace our normaliser.
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -245,7 +240,10 @@ class Tokenizer:
         if max_length is not None:
             config["model_max_length"] = max_length
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "tokenizer.json", self._backend.to_str(pretty=True) + "\n")
+        plain = self._backend.to_str(pretty=True)
+        if not framed:
+            plain = json.dumps(_state(self._backend) | {"post_processor": None}, indent=2, ensure_ascii=False)
+        write_text(folder / "tokenizer.json", plain + "\n")
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
         if self.kind is WORDPIECE:
             write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
@@ -329,10 +327,11 @@ class Tokenizer:
 
 
 def frame_rows(backend: tokenizers.Tokenizer, kind: TokenizerKind, ids: Mapping[str, int]) -> None:
-    """Set the library's sequence layout for a kind without segments, ``<s> A </s>`` and ``<s> A <sep> B </s>``."""
+    """Set the library's sequence layout: ``<s> A </s>`` and ``<s> A <sep> B </s>``; only WordPiece's has segments."""
+    second = 1 if kind is WORDPIECE else 0
     backend.post_processor = processors.TemplateProcessing(
         single=f"{kind.start} $A {kind.end}",
-        pair=f"{kind.start} $A {kind.between} $B {kind.end}",
+        pair=f"{kind.start} $A {kind.between} $B:{second} {kind.end}:{second}",
         special_tokens=[(special, ids[special]) for special in (kind.start, kind.between, kind.end)],
     )
     backend.add_special_tokens(list(kind.specials))
