@@ -765,14 +765,17 @@ def test_a_system_has_settings_of_its_own(
     recipe = resolve(plain, [], "t")[0]
     # The learning rate is that of the base hidden size; the model's hidden size is 16.
     assert recipe.optim.learning_rate == pytest.approx(6.25e-5 * 768 / 16)
-    assert (recipe.optim.warmup_share, recipe.train.epochs) == (0.002, 5)
+    assert (recipe.optim.warmup_share, recipe.train.batch_examples) == (0.002, 16)
     assert (recipe.head.auxiliary_lm, recipe.head.network.dropout) == (0.5, 0.2)
     # What the recipe sets holds, and its neighbouring settings stay.
     said = resolve(plain, ["optim.learning_rate=1e-3", "head.network.pool=mean", "head.auxiliary_lm=0"], "t")[0]
     assert (said.optim.learning_rate, said.optim.warmup_share) == (1e-3, 0.002)
     assert (said.head.network.pool, said.head.network.dropout, said.head.auxiliary_lm) == ("mean", 0.2, 0)
-    # Nothing would learn from it there.
-    assert resolve(plain, ["adapt.frozen_groups=-1"], "t")[0].head.auxiliary_lm == 0
+    # Nothing would learn from it there; a linear head alone takes a higher rate.
+    frozen = resolve(plain, ["adapt.frozen_groups=-1"], "t")[0]
+    assert (frozen.head.auxiliary_lm, frozen.optim.learning_rate) == (0, 5e-3)
+    lstm = resolve(plain, ["adapt.frozen_groups=-1", "head.network.kind=bilstm", "head.network.pool=max"], "t")[0]
+    assert lstm.optim.learning_rate == recipe.optim.learning_rate
     assert (bert.optim.warmup_share, bert.head.auxiliary_lm) == (0.1, 0)
 
 
@@ -782,7 +785,9 @@ def test_settings_that_a_head_does_not_have_are_left_out(kind: str, monkeypatch:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
     found = with_defaults(empty, "bert-ltr", kind, 64, n_train=5000, documents=False)
     assert ("auxiliary_lm" in found["head"]) == (kind != "answer")
-    assert found["head"]["network"] == {"dropout": 0.2} and found["train"]["batch_examples"] == 16
+    assert found["head"]["network"] == {"dropout": 0.2} and found["train"] == {"batch_examples": 16, "epochs": 5}
+    few = with_defaults(empty, "bert-ltr", kind, 64, n_train=100, documents=False)
+    assert few["train"]["epochs"] == 32, "as many as make 200 updates"
     # Documents have many sentences, whatever the system.
     assert with_defaults(empty, "bert-ltr", kind, 64, n_train=5000, documents=True)["train"]["batch_examples"] == 8
     assert with_defaults(empty, "bert", kind, 64, n_train=5000, documents=False)["head"] == {}

@@ -58,8 +58,8 @@ _LEAST_S = 20.0
 _DOUBT = 1.2
 # Keys that all ways share, which ``settings`` would change for the fine-tunings alone.
 _SHARED = ("data", "from_scratch", "kind", "metric", "model", "task", "tokenizer")
-# Mean pooling: an untrained first token says little. Features are stored, so epochs are cheap.
-_FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean", "optim.learning_rate": 5e-3}
+# Mean pooling: an untrained first token says little.
+_FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,8 @@ _SAME_FOR_ALL = (
 # Published fine-tuning of the base size: 10 % warm-up, learning rate 5e-5 (google-research/bert run_classifier.py).
 # Smaller models need a higher one: inversely proportional to the hidden size, in line with the miniatures' grid.
 _WARMUP_SHARE, _BASE_RATE = 0.1, 5e-5
+# A linear head alone on a frozen encoder.
+_FROZEN_RATE = 5e-3
 # Devlin et al. 2018, §A.3.
 _EPOCHS, _BATCH = 3.0, 32
 # With few examples the epochs grow until there are this many updates, which a new layer needs.
@@ -255,7 +257,7 @@ def with_defaults(
     known = {field.name for field in dataclasses.fields(TASKS[kind].config)}
     said = laid_over(preset_settings(plain, kind), plain)
     usual = {"optim": {"warmup_share": _WARMUP_SHARE, "learning_rate": _BASE_RATE}, "train": {}}
-    epochs, updates = _EPOCHS, float(FEWEST_UPDATES)
+    epochs, updates = own.get("train", {}).pop("epochs", _EPOCHS), float(FEWEST_UPDATES)
     small = small_settings(kind, said["head"], n_layers) if is_small(width, has_summary) else None
     if small is not None:
         usual, epochs, updates = laid_over(usual, small.tables_of(n_train)), small.epochs, small.updates_of(n_train)
@@ -271,7 +273,10 @@ def with_defaults(
         mean = _fitting({"pool": "mean"}, said["head"].get("network"), kind)
         found["head"] = laid_over(found["head"], {"network": mean} if mean else {})
     tuned_width = SYSTEMS[system].tuned_width
-    if tuned_width is not None:
+    frozen = laid_over(own, said)["adapt"].get("frozen_groups") == -1
+    if frozen and _kind(said["head"].get("network")) == "linear":
+        found["optim"]["learning_rate"] = _FROZEN_RATE
+    elif tuned_width is not None:
         found["optim"]["learning_rate"] *= tuned_width / width
     if documents:
         found["train"]["batch_examples"] = _BATCH_DOCUMENTS
@@ -307,9 +312,13 @@ def count_updates(n_train: int, batch_examples: int, epochs: float) -> int:
     return max(int(max(n_train / batch_examples, 1.0) * epochs), 1)
 
 
+def _kind(network: Any) -> Any:
+    return network.get("kind", "linear") if isinstance(network, Mapping) else "linear"
+
+
 def _fitting(own: Mapping[str, Any], said: Any, kind: str) -> dict[str, Any]:
     """The system's head settings that apply to the network that the recipe names."""
-    name = said.get("kind", "linear") if isinstance(said, Mapping) else "linear"
+    name = _kind(said)
     known = {field.name for variant in NETWORKS if variant().kind == name for field in dataclasses.fields(variant)}
     if kind != "classify":
         known.discard("hidden_width")  # Howard and Ruder 2018 use it for text labels
