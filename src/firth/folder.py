@@ -346,7 +346,7 @@ def _check_size(folder: Path, make: Callable[[], torch.nn.Module]) -> None:
 def _no_encoder(folder: Path, name: str) -> str:
     if name == "joint":
         return f"{folder} is a joint model, which only predict, evaluate and serve run: its encoder is in encoder/"
-    return f"{folder} is the baseline {name}, which has no encoder: only predict and evaluate run it"
+    return f"{folder} is the baseline {name}, which has no encoder: only predict, evaluate and serve run it, alone"
 
 
 def read_weights(

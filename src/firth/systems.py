@@ -301,7 +301,9 @@ SYSTEMS: dict[str, System] = {
                 "schedule": "inverse_sqrt",
                 "learning_rate": 7e-4,
                 "warmup_share": 0.04,
-            }
+            },
+            # §6.1: the last five are averaged.
+            "train": {"keep_checkpoints": 5},
         },
     ),
 }

@@ -71,7 +71,10 @@ def rows(text: str) -> list[dict[str, Any]]:
 def test_lines_are_answered_in_order_and_an_empty_one_like_any_other(firth, models: dict[str, Path]) -> None:
     lines = ["winter", "", "the river", "an empty house " * 300, "  "]
     result = firth("predict", models["classify"], stdin="\n".join(lines).encode())
-    assert result.code == 0 and result.err == "read in windows: 1 example\n"
+    assert result.code == 0 and result.err.splitlines() == [
+        "read in windows: 1 example",
+        "no token in the text: the answer means nothing: 2 examples",
+    ]
     answers = rows(result.out)
     expected = load_model(models["classify"]).predict(lines)
     assert [list(answer) for answer in answers] == [["label", "probability", "probabilities", "windows", "cut"]] * 5
@@ -117,6 +120,15 @@ def test_entities_carry_characters_of_the_raw_text(firth, models: dict[str, Path
     found = [(line, entity) for line, answer in zip(lines, answers, strict=True) for entity in answer["entities"]]
     assert found
     assert all(line[entity["start"] : entity["end"]] == entity["text"] for line, entity in found)
+
+
+def test_texts_that_the_model_does_not_know_are_told(firth, models: dict[str, Path]) -> None:
+    result = firth("predict", models["pairs"], "--format", "jsonl", stdin=b'{"text": "a", "second": "b"}')
+    assert "[UNK]" not in result.err
+    result = firth("predict", models["tag"], "Жук и жаба", "Ann", "Жук", "")
+    assert len(rows(result.out)) == 4
+    assert "half of the tokens or more are [UNK] to the model: the answer means little: 2 examples" in result.err
+    assert "no token in the text: the answer means nothing: 1 example" in result.err
 
 
 def test_600_words_have_600_tags(firth, models: dict[str, Path]) -> None:

@@ -87,7 +87,7 @@ def test_analogy(firth, model: Path, tmp_path: Path) -> None:
 def test_similarity(firth, model: Path, tmp_path: Path) -> None:
     (tmp_path / "p.tsv").write_text("oslo\tnorway\t9\noslo\tegypt\t1\noslo\tparis\t1\n")
     result = firth("vectors", "similarity", model, tmp_path / "p.tsv")
-    assert result.out == "p.tsv: spearman 1.0000, pearson 1.0000, 3 pairs (1 with unknown words)\n"
+    assert result.out == "p.tsv: spearman 1.0000, pearson 1.0000, 2 of 3 pairs (the others have unknown words)\n"
     found = json.loads(firth("vectors", "similarity", model, tmp_path / "p.tsv", "--json").out)
     assert (found["name"], found["known"], found["made"]) == ("p.tsv", 2, 0)
 

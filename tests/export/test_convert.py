@@ -131,7 +131,7 @@ def test_systems_that_only_firth_has(target: Any, tmp_path: Path) -> None:
         lstm.encoder(lstm.config(vocab_size=len(PIECES), width=8, n_layers=1)), lstm.objective_config()
     )
     source = ours(tmp_path / "m", objective=objective, system="lstm")
-    with pytest.raises(ConfigError, match="a model of system lstm for pretraining has parts that only Firth has"):
+    with pytest.raises(ConfigError, match=f"this model is lstm: the format {target} is for"):
         convert(source, tmp_path / "x", target)
     mixed = ClassifyConfig(labels=("a", "b"), network=network_of(pool="mean"))
     said = "only Firth has: head.network.pool=mean; to go without them, fine-tune with --set head.network.pool=summary"

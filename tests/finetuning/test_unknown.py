@@ -18,7 +18,8 @@ def test_known_texts_need_no_word() -> None:
 def test_some_unknown_tokens_are_counted() -> None:
     said = check_known([Text("a good film"), Text("a bad"), Text("хороший")], TOKENIZER, "runs/a")
     assert said.startswith(
-        "33% of the tokens of the first 3 texts, which are mostly in Latin, are [UNK] to runs/a, and 1 text is nothing "
+        "33% of the tokens of the first 3 texts, which are mostly in Latin script, are [UNK] to runs/a, and 1 text is "
+        "nothing "
     )
     assert said.endswith("(firth extend adds words)")
 
@@ -37,5 +38,7 @@ def test_a_script_that_the_vocabulary_has_little_more_of_than_letters_is_said() 
     words = [chr(0xAC00 + n) + chr(0xAC00 + n // 2) for n in range(200)]
     korean = Tokenizer.from_vocab([*SPECIALS, *"abcdefg", *(f"##{c}" for c in "abcdefg"), *words], lowercase=True)
     said = check_known([Text("a bad egg"), Text("a cab")], korean, "m")
-    assert said.startswith("the texts are mostly in Latin, as are only 14 of the 219 tokens of m: 2.2 tokens a word")
+    assert said.startswith(
+        "the texts are mostly in Latin script, as are only 14 of the 219 tokens of m: 2.2 tokens a word"
+    )
     assert check_known([Text(words[5])], korean, "m") == ""

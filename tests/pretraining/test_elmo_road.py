@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import firth
+from firth.cli import main
 from firth.errors import ConfigError, TokenizerError
 from firth.export.convert import convert
 from firth.finetuning.finetune import run_resolved
@@ -72,6 +73,15 @@ def test_the_folder_reads_any_word(run: Path) -> None:
     assert [piece.token for piece in model.tokenize("the zyzzyva .")] == ["the", "zyzzyva", "."]
     one, same, other = model.embed(["the zyzzyva", "the zyzzyva", "the zyzzyvas"])
     assert np.array_equal(one, same) and not np.allclose(one, other)
+
+
+def test_words_that_it_cannot_predict_are_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It reads any word, but its softmax has only those of its vocabulary."""
+    assert main(["score-text", str(run), "the river and the zyzzyva"]) == 0
+    assert "predicted as" not in capsys.readouterr().err
+    assert main(["score-text", str(run), "the zyzzyva zyzzyvas"]) == 0
+    told = "'the zyzzyva zyzzyvas': 2 of 3 words are predicted as <unk>: the scores mean little"
+    assert told in capsys.readouterr().err
 
 
 def test_a_published_model_goes_on_with_text_of_ours(tiny_word_corpus: Path, run: Path, tmp_path: Path) -> None:

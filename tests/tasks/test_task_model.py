@@ -162,7 +162,7 @@ def test_features_that_cannot_be_read_are_refused(unit: Unit, options: dict[str,
 
 @pytest.mark.parametrize("options", [{"layers": (-2,)}, {"layers": (1, 2), "mix": "concat"}])
 def test_layers_of_a_text_that_is_read_as_one_vector_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"layers and network\.mix need pooled tokens: set network\.pool"):
+    with pytest.raises(ConfigError, match=r"layers and mix need pooled tokens: set head\.network\.pool"):
         ClassifyConfig(labels=("a", "b"), network=network_of(**options))
 
 

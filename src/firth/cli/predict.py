@@ -26,6 +26,7 @@ from firth.cli.shared import (
     lines_from,
     load_and_say,
     on_interrupt,
+    unknown_tokens,
 )
 from firth.errors import ConfigError, InputError
 from firth.files import as_text, check_new_file, new_file
@@ -45,6 +46,8 @@ _PLAIN = ("lines", "jsonl")
 _TABLES = (".csv", ".tsv", ".xlsx")
 # Kinds of task whose file readers do not support JSON lines, or split texts in their own way.
 _OWN_JSONL = ("tag", "answer")
+# Answers to look at for texts that the model does not know.
+_WATCHED = 500
 # Further test files of a data set, with the same layout as its own.
 _TEST_OF = {"glue/mnli-mismatched": "glue/mnli"}
 
@@ -137,11 +140,11 @@ def predict(
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     noted: Counter[str] = Counter()
     answers = ensemble(check_each(_some(records, file), loaded.pairs), at_once=at_once, noted=noted)
+    if tokenizer := _tokenizer(loaded):
+        answers = _watched(answers, tokenizer, noted)
     if recover_text == "published":
-        from firth.inference.model import Model
-
-        assert isinstance(loaded, Model), "no baseline answers questions"
-        answers = _as_published(answers, loaded.loaded.tokenizer)
+        assert tokenizer is not None, "no baseline answers questions"
+        answers = _as_published(answers, tokenizer)
     if submission is not None:
         with on_interrupt("no submission was written"):
             _submit(published, _shown(answers), submission)
@@ -153,6 +156,26 @@ def predict(
         with on_interrupt("the answers so far are complete"):
             _write(answers, sys.stdout, at_once)
     say_notes([*problems.report(), *(f"{what}: {counted(n, 'example')}" for what, n in noted.items())])
+
+
+def _tokenizer(model: "Predictor") -> "Tokenizer | None":
+    """The tokenizer of a model that has an encoder of its own."""
+    from firth.inference.model import Model
+
+    return model.loaded.tokenizer if isinstance(model, Model) else None
+
+
+def _watched(answers: Iterable[Answer], tokenizer: "Tokenizer", noted: Counter[str]) -> Iterator[Answer]:
+    """The same answers; notes those, among the first, to texts of which the model knows few tokens."""
+    from firth.finetuning.unknown import texts_of
+
+    for number, (record, answer) in enumerate(answers):
+        if number < _WATCHED:
+            n_tokens, n_unknown = unknown_tokens(texts_of(record), tokenizer)
+            if 2 * n_unknown >= n_tokens:
+                few = f"half of the tokens or more are {tokenizer.kind.unk} to the model: the answer means little"
+                noted[few if n_tokens else "no token in the text: the answer means nothing"] += 1
+        yield record, answer
 
 
 def _as_published(answers: Iterable[Any], tokenizer: "Tokenizer") -> Iterator[Any]:

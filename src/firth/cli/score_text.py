@@ -72,6 +72,7 @@ def score_text(
             totals[kind] = before + sum(token.log_probability for token in scored), n_before + len(scored)
         _print_score(score, tokens, as_json)
         say_unknown(score.text, loaded)
+        _say_unpredicted(score.text, loaded)
     if bad:
         raise bad[0]
     if not n_texts:
@@ -82,6 +83,19 @@ def score_text(
         for kind, (log_probability, n_tokens) in totals.items():
             shown = f"{perplexity_from(log_probability, n_tokens):,.2f}" if n_tokens else "-"
             say(f"{_NAMES[kind]} of all {n_texts:,} texts: {shown} ({n_tokens:,} tokens)")
+
+
+def _say_unpredicted(text: str, model: "Model") -> None:
+    """Warn if a model that reads any word cannot predict most words of a text."""
+    from firth.text.open_words import OpenWords
+
+    tokenizer = model.loaded.tokenizer
+    if not isinstance(tokenizer, OpenWords):
+        return
+    (ids,) = tokenizer.ids_many([text])
+    n_others = sum(one >= tokenizer.size for one in ids)
+    if ids and 2 * n_others >= len(ids):
+        say(f"{text!r}: {n_others} of {len(ids)} words are predicted as {tokenizer.kind.unk}: the scores mean little")
 
 
 _NAMES = {"masked": "pseudo-perplexity", "forward": "perplexity", "backward": "backward perplexity"}

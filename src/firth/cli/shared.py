@@ -24,6 +24,7 @@ from firth.text.finding import PACKED
 
 if TYPE_CHECKING:
     from firth.inference.model import Model
+    from firth.text.tokenizer import Tokenizer
 
 # Maximum length of a file's path; longer text is not looked up as a file.
 _LONGEST_NAME = 255
@@ -92,22 +93,29 @@ def load_and_say(model: Path, precision: Precision, compile: bool = False) -> "M
     return loaded
 
 
-def say_unknown(text: str, model: "Model") -> None:
-    """Warn if a model knows none or few of a text's tokens, so that its answer means little."""
+def unknown_tokens(texts: Sequence[str], tokenizer: "Tokenizer") -> tuple[int, int]:
+    """The number of tokens of some texts, and of those among them that a model does not know."""
     from firth.text.open_words import OpenWords
 
+    found = [
+        one
+        for ids in tokenizer.ids_many(list(texts))
+        for one in ids
+        if one == tokenizer.unk_id or one not in tokenizer.special_ids
+    ]
+    # An open vocabulary reads any word by its characters.
+    return len(found), 0 if isinstance(tokenizer, OpenWords) else found.count(tokenizer.unk_id)
+
+
+def say_unknown(text: str, model: "Model") -> None:
+    """Warn if a model knows none or few of a text's tokens, so that its answer means little."""
     tokenizer = model.loaded.tokenizer
-    if isinstance(tokenizer, OpenWords):  # reads any word by its characters
-        return
-    (found,) = tokenizer.ids_many([text.replace("[MASK]", " ")])
-    ids = [one for one in found if one == tokenizer.unk_id or one not in tokenizer.special_ids]
-    n_unknown = ids.count(tokenizer.unk_id)
-    if not ids and "[MASK]" not in text:
+    n_tokens, n_unknown = unknown_tokens([text.replace("[MASK]", " ")], tokenizer)
+    if not n_tokens and "[MASK]" not in text:
         say(f"{text!r}: no token in it: the answer means nothing")
-    elif ids and 2 * n_unknown >= len(ids):
-        say(
-            f"{text!r}: {n_unknown} of {len(ids)} tokens are {tokenizer.kind.unk} to the model: the answer means little"
-        )
+    elif n_tokens and 2 * n_unknown >= n_tokens:
+        unknown = f"{n_unknown} of {n_tokens} tokens are {tokenizer.kind.unk} to the model"
+        say(f"{text!r}: {unknown}: the answer means little")
 
 
 def print_json(data: Any) -> None:

@@ -463,8 +463,9 @@ def similarity(
         if as_json:
             print_json(found)
             continue
-        unknown = found.pairs - found.known
-        notes = [f"{unknown:,} with unknown words"] * bool(unknown)
+        read_of = f"{found.known:,} of " if found.known < found.pairs else ""
+        notes = ["the others have unknown words"] * bool(read_of)
         notes += [f"{found.made:,} with a vector made of n-grams"] * bool(found.made)
         more = f" ({', '.join(notes)})" if notes else ""
-        print(f"{found.name}: spearman {found.spearman:.4f}, pearson {found.pearson:.4f}, {found.pairs:,} pairs{more}")
+        scores = f"spearman {found.spearman:.4f}, pearson {found.pearson:.4f}"
+        print(f"{found.name}: {scores}, {read_of}{found.pairs:,} pairs{more}")

@@ -25,7 +25,7 @@ def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str
 
     ConfigError if nearly all are.
     """
-    texts = [text for record in records[:_TEXTS] for text in _texts(record) if text.strip()]
+    texts = [text for record in records[:_TEXTS] for text in texts_of(record) if text.strip()]
     unknown = tokenizer.pieces.index(tokenizer.kind.unk)
     counts = [(len(ids), sum(one == unknown for one in ids)) for ids in tokenizer.ids_many(texts)]
     n_tokens, n_unknown = sum(n for n, _ in counts), sum(n for _, n in counts)
@@ -46,7 +46,8 @@ def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str
     return f"{said}: a model whose vocabulary has them would learn more{extend}"
 
 
-def _texts(record: Any) -> list[str]:
+def texts_of(record: Any) -> list[str]:
+    """The texts of a record that a model reads; the choices of a question are left out."""
     found = [getattr(record, name, None) for name in ("text", "second", "question", "context")]
     return [text for text in found if isinstance(text, str)]
 
@@ -54,7 +55,7 @@ def _texts(record: Any) -> list[str]:
 def _foreign(texts: Sequence[str], tokenizer: Tokenizer, model: str, n_tokens: int) -> str:
     """A note on texts in a script of which the vocabulary has little more than the letters; else empty."""
     scripts, written = Counter(filter(None, map(_script_of, tokenizer.pieces))), _script(texts)
-    known = sum(n for script, n in scripts.items() if _SCRIPTS.get(script, script.capitalize()) == written)
+    known = sum(n for script, n in scripts.items() if _name(script) == written)
     if known >= min(_FEW_TOKENS, _FEW * scripts.total()) or written == _NO_LETTERS:
         return ""
     n_words = sum(len(text.split()) for text in texts)
@@ -78,4 +79,8 @@ def _script(texts: Sequence[str]) -> str:
     if not letters:
         return _NO_LETTERS
     ((name, _),) = letters.most_common(1)
-    return _SCRIPTS.get(name, name.capitalize())
+    return _name(name)
+
+
+def _name(script: str) -> str:
+    return _SCRIPTS.get(script, f"{script.capitalize()} script")

@@ -147,7 +147,7 @@ def _write_model(folder: Path, loaded: Loaded) -> None:
 def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:
     """Raise ConfigError for a model that the other tool does not support."""
     options: Any = loaded.objective.config
-    if loaded.system.huggingface is not None and loaded.system_name not in systems:
+    if loaded.system_name not in systems:
         raise ConfigError(f"this model is {loaded.system_name}: the format {key} is for {' and '.join(systems)}")
     if tensor_names(loaded.system_name, loaded.task, options) is None:
         what = f"a model of system {loaded.system_name} for {loaded.task}"

@@ -90,9 +90,10 @@ def _last_checkpoints(run: Path, last: int) -> list[Path]:
             raise ConfigError(
                 f"{run} is a single model, without checkpoints: give the folder of its run, or more models"
             )
+        n = f"{len(found)} checkpoint{'' if len(found) == 1 else 's'}"
         raise ConfigError(
-            f"{run} has {len(found)} checkpoints, fewer than --last {last}: train with train.keep_checkpoints="
-            f"{last} or more, or average fewer"
+            f"{run} has {n}, fewer than --last {last}: train with train.keep_checkpoints={last} or more, or average "
+            "fewer"
         )
     return found[-last:]
 

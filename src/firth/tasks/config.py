@@ -243,7 +243,7 @@ def _check_texts(network: AnyNetwork) -> None:
     _check_words(network)
     other_layers = (network.layers, network.mix) != ((-1,), "one")
     if isinstance(network, LinearConfig) and network.pool == "summary" and other_layers:
-        raise ConfigError("network.layers and network.mix need pooled tokens: set network.pool to mean or max")
+        raise ConfigError("head.network.layers and mix need pooled tokens: set head.network.pool to mean or max")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

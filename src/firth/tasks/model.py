@@ -126,8 +126,8 @@ class TaskModel(Objective):
             return
         if not encoder.causal:
             raise ConfigError(
-                f"auxiliary_lm={auxiliary}: this encoder is bidirectional, so each token already sees the next "
-                "one: leave it out, or use a left-to-right model"
+                f"head.auxiliary_lm={auxiliary}: only a left-to-right encoder predicts the next token: leave it out, "
+                "or use such a model"
             )
         if config.auxiliary_form == "published" and not isinstance(encoder, Gpt):
             raise ConfigError("auxiliary_form='published' is of GPT's position rows: leave it out, or take a GPT")
