@@ -558,6 +558,8 @@ def test_an_evaluation_shows_its_labels_baseline_and_constant_answers(firth, dat
     assert re.search(r"^  b +2 +3 +0.6667 +1.0000 +0.8000$", printed, re.M)
     assert "  f1 is that of the second label, b\n  majority baseline: always b: accuracy 0.6667" in printed
     assert "warning: the model gives the same answer to every example: b" in printed
+    write(tmp_path / "p", "b\na\na\n")
+    assert "warning: the model scores less than the majority baseline" in firth(*tokens).out
 
 
 def test_a_sentence_of_600_words_and_words_without_letters(firth, tagger: Path, tmp_path: Path) -> None:
