@@ -90,7 +90,7 @@ def describe_length(recipe: Pretrain, pace: Pace, given: Pretrain) -> str:
     if given.train.epochs:
         why = f"{given.train.epochs:g} epochs"
     elif given.train.minutes:
-        why = f"{given.train.minutes:g} minutes"
+        why = f"{given.train.minutes:g} minute{'' if given.train.minutes == 1 else 's'}"
     elif epochs > MOST_EPOCHS - 0.5:
         why = f"{MOST_EPOCHS:g} epochs, more gain little"
     else:
