@@ -545,7 +545,7 @@ def test_options_that_came_later_or_were_renamed_do_not_stop_an_old_run(plain: d
             ["from_scratch=true", 'grid=["adapt.transferred_groups=-1,2"]'],
             "adapt.transferred_groups=2 requires pre-trained",
         ),
-        (["head.auxiliary_lm=0.5"], "auxiliary_lm=0.5: this encoder is bidirectional"),
+        (["head.auxiliary_lm=0.5"], "auxiliary_lm=0.5: only a left-to-right encoder"),
         (["head.windows.length=65"], "windows.length=65: this model reads sequences of at most 64"),
         (['head.network={pool="mean", layers=[7]}'], "layer 7 of an encoder with layers 0 .embeddings. to 2"),
     ],

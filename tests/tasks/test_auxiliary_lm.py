@@ -227,7 +227,7 @@ def test_answers_do_not_know_of_it(kind: str, tmp_path: Path) -> None:
 
 @every_kind
 def test_an_encoder_that_reads_both_ways_is_refused(kind: str) -> None:
-    with pytest.raises(ConfigError, match=r"auxiliary_lm=0\.5: this encoder is bidirectional"):
+    with pytest.raises(ConfigError, match=r"auxiliary_lm=0\.5: only a left-to-right encoder predicts"):
         built(kind, "bert", 0.5)
 
 
