@@ -38,6 +38,8 @@ from firth.version import firth_version
 
 WEIGHTS = "model.safetensors"
 PRETRAINING = "pretraining"
+# Options of a head that no other tool has, if they are set.
+OWN_HEAD_OPTIONS = ("crf", "both_orders", "mark_shared_words")
 # Each of these affects a model's answers, so the manifest of the folder must cover it.
 _READ = (WEIGHTS, "config.json", "firth.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
 # Maximum number of names of a stored tensor.
@@ -100,7 +102,7 @@ def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...
         return None
     if task == PRETRAINING:
         return theirs.names
-    ours = getattr(options, "crf", False) or getattr(options, "both_orders", False)
+    ours = any(getattr(options, name, False) for name in OWN_HEAD_OPTIONS)
     published = isinstance(options.network, LinearConfig) and options.network.plain and not ours
     return theirs.task_names.get(task) if published else None
 

@@ -31,7 +31,7 @@ from firth.finetuning.base import (
 )
 from firth.finetuning.evaluate import evaluate
 from firth.finetuning.finetune import Finetuned, resume, run_resolved
-from firth.finetuning.recipe import AdaptConfig, combinations, with_defaults
+from firth.finetuning.recipe import AdaptConfig, Finetune, combinations, with_defaults
 from firth.finetuning.resolve import Resolved, balanced, resolve
 from firth.finetuning.results import collapsed, summary
 from firth.finetuning.train import (
@@ -49,7 +49,7 @@ from firth.manifest import file_sha256
 from firth.models.config import VectorsConfig
 from firth.pretraining.average import mean_of
 from firth.systems import SIZES, SYSTEMS
-from firth.tasks.config import TagConfig
+from firth.tasks.config import AnswerConfig, TagConfig
 from firth.tasks.learnt import learnt_pairs, reads_pairs
 from firth.tasks.table import TASKS
 from firth.text.open_words import opened
@@ -868,6 +868,27 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
         "dropout": 0.3,
     }
     assert of(adapt={"frozen_groups": -1})["adapt"] == {"frozen_groups": -1}
+
+
+def test_small_encoders_mark_the_words_that_question_and_context_share() -> None:
+    empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
+
+    def of(width: int = 256, *, has_summary: bool = False, **said: Any) -> Any:
+        known: dict[str, Any] = {"n_train": 2000, "documents": False, "n_layers": 4, "has_summary": has_summary}
+        return with_defaults(empty | said, "bert", "answer", width, **known)
+
+    assert of()["head"] == {"mark_shared_words": True}
+    assert of(adapt={"frozen_groups": 1})["head"] == of(768)["head"] == of(has_summary=True)["head"] == {}
+    assert of(head={"mark_shared_words": False})["head"] == {"mark_shared_words": False}
+
+
+def test_marks_of_frozen_embeddings_are_refused() -> None:
+    recipe = Finetune(model="m", task="answer", kind="answer", metric="squad_f1", head=AnswerConfig())
+    marked = AnswerConfig(mark_shared_words=True)
+    for groups in (1, -1):
+        with pytest.raises(ConfigError, match=rf"^adapt.frozen_groups={groups} freezes the embeddings, but head.mark"):
+            dataclasses.replace(recipe, head=marked, adapt=AdaptConfig(frozen_groups=groups))
+    assert dataclasses.replace(recipe, head=marked).head.mark_shared_words
 
 
 def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:

@@ -213,6 +213,25 @@ def test_ids_outside_the_tables_are_refused() -> None:
         model(Tokens(rows, torch.tensor([0, 1]), torch.tensor([0, TINY.n_segments])))
 
 
+def test_more_segments_leave_the_known_ones_and_learn_apart() -> None:
+    model, batch = tiny().eval(), tokens()
+    before, segments = model(batch).top, model.embeddings.segments.weight.clone()
+    model.extend_segments(5)
+    assert batch.segments is not None and model.config.n_segments == 5
+    table = model.embeddings.segments.weight
+    assert table.requires_grad and any(p is table for p in model.layer_groups()[0])
+    torch.testing.assert_close(table[:2], segments, rtol=0, atol=0)
+    torch.testing.assert_close(model(batch).top, before, rtol=0, atol=0)
+    moved = (table[2:] - table[[0, 1, 0]]).detach()
+    assert 0.5 < float(moved.std() / model.embeddings.pieces.weight.detach().std()) < 2
+    other = model(replace(batch, segments=batch.segments + 2)).top
+    assert not torch.allclose(other, before)
+    other.sum().backward()
+    assert table.grad is not None and not table.grad[[0, 1, 4]].any()
+    model.extend_segments(2)
+    assert model.embeddings.segments.weight is table
+
+
 def test_missing_segments_are_segment_zero() -> None:
     model, batch = tiny().eval(), tokens(segments=False)
     zeros = replace(batch, segments=torch.zeros_like(batch.ids))

@@ -14,8 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firth.errors import ConfigError
+from firth.models.bert import Bert
+from firth.models.config import BertConfig, GptConfig
+from firth.models.gpt import Gpt
 from firth.packed import Rows
-from firth.tasks.answer import Passage, answer_answers, answer_examples, best_window, pointer_loss, window_spans
+from firth.tasks.answer import (
+    Answerer,
+    Passage,
+    answer_answers,
+    answer_examples,
+    best_window,
+    pointer_loss,
+    window_spans,
+)
 from firth.tasks.config import AnswerConfig, WindowConfig
 from firth.tasks.predictions import Answered
 from firth.tasks.rows import Example, RowMaker, collate, make_row, spans
@@ -107,6 +118,51 @@ def test_an_answer_that_has_no_piece_is_counted_and_points_to_the_first_token() 
     (example,) = answer_examples([Question("q", "a \u200b b", (Answer("\u200b", 2),))], made, CONFIG)
     assert example.targets["start"][1].tolist() == example.targets["end"][1].tolist() == [0]
     assert made.noted == {"answer without a token": 1}
+
+
+def test_shared_words_are_in_segments_of_their_own() -> None:
+    config = AnswerConfig(mark_shared_words=True)
+    made = maker(11, stride=2)
+    (example,) = answer_examples([Question("q G", "a b g d e f g h", (Answer("d e", 6),))], made, config)
+    (plain,) = answer_examples([Question("q G", "a b g d e f g h", (Answer("d e", 6),))], made, CONFIG)
+    assert [row.segments.tolist() for row in example.rows] == [
+        [0, 0, 2, 0, 1, 1, 3, 1, 1, 1, 1],
+        [0, 0, 2, 0, 3, 1, 1, 1, 3, 1, 1],
+    ]
+    for row, other in zip(example.rows, plain.rows, strict=True):
+        assert row.ids.tolist() == other.ids.tolist() and (row.segments % 2).tolist() == other.segments.tolist()
+
+
+def test_a_cut_question_is_marked_where_it_was_kept() -> None:
+    config = AnswerConfig(mark_shared_words=True, max_question=2)
+    (example,) = answer_examples([Question("q a g", "g a")], maker(20), config)
+    assert example.rows[0].segments.tolist() == [0, 0, 2, 0, 3, 3, 1]
+
+
+def test_marks_change_the_scores_and_are_learnt() -> None:
+    config = AnswerConfig(mark_shared_words=True)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": TOKENIZER.size, "width": 8, "n_layers": 1, "n_heads": 2, "feed_forward_width": 8}
+    encoder = Bert(BertConfig(**sizes, max_positions=40, dropout=0.0, attention_dropout=0.0))
+    questions = [Question("q g", "a b g d", (Answer("d", 6),))]
+    (marked,), (plain,) = (answer_examples(questions, maker(), c) for c in (config, CONFIG))
+    torch.manual_seed(0)
+    before = Answerer(encoder, CONFIG).outputs(collate([plain]).tokens)
+    torch.manual_seed(0)
+    model = Answerer(encoder, config)
+    after = model.outputs(collate([marked]).tokens)
+    assert encoder.config.n_segments == 4
+    assert all(not torch.allclose(after[term], scores) for term, scores in before.items())
+    losses = model(collate([marked])).losses
+    (losses["start"] + losses["end"]).backward()
+    gradient = encoder.embeddings.segments.weight.grad
+    assert gradient is not None and all(bool(row.any()) for row in gradient)
+
+
+def test_only_segments_can_mark_words() -> None:
+    gpt = Gpt(GptConfig(vocab_size=9, width=8, n_layers=1, n_heads=2, max_positions=8))
+    with pytest.raises(ConfigError, match="^head.mark_shared_words=true: .* which only BERT has: leave it out$"):
+        Answerer(gpt, AnswerConfig(mark_shared_words=True))
 
 
 @pytest.mark.parametrize("context", ["", " \u00a0\n", "a"])

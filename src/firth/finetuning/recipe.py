@@ -164,6 +164,11 @@ class Finetune:
                 "train.average_seeds=true requires pre-trained weights and a single layer on them: networks that begin "
                 "at random weights end too far from each other for a mean; leave it out"
             )
+        if self.adapt.frozen_groups and getattr(self.head, "mark_shared_words", False):
+            raise ConfigError(
+                f"adapt.frozen_groups={self.adapt.frozen_groups} freezes the embeddings, but "
+                "head.mark_shared_words=true trains some of them: leave one of the two out"
+            )
         # Only a size takes a separate tokenizer.
         if self.adapt.transferred_groups != -1 and (self.from_scratch or self.tokenizer):
             raise ConfigError(
@@ -261,6 +266,8 @@ def with_defaults(
     small = small_settings(kind, said["head"], n_layers) if is_small(width, has_summary) else None
     if small is not None:
         usual, epochs, updates = laid_over(usual, small.tables_of(n_train)), small.epochs, small.updates_of(n_train)
+    if said["adapt"].get("frozen_groups"):
+        known.discard("mark_shared_words")  # embeddings that would not learn
     if said["adapt"].get("frozen_groups") == -1:
         known.discard("auxiliary_lm")  # it would train nothing
         own.pop("adapt", None)

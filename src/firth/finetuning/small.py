@@ -52,6 +52,16 @@ _TAGGER = SmallSettings(
     epochs=5.0,
     updates=200,
 )
+_ANSWERER = SmallSettings(
+    {
+        "head": {"mark_shared_words": True},
+        "optim": {"kind": "adamw", "learning_rate": 1e-4},
+        "train": {"batch_examples": 16},
+    },
+    few={},
+    epochs=3.0,
+    updates=200,
+)
 _TEXT_NETWORK: Mapping[str, Any] = {"pool": "mean", "mix": "concat", "dropout": 0.3}
 _TEXT_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.2}, "optim": {"learning_rate": 1e-4}}
 # With few examples every update is one of the first, which are several times larger without bias correction.
@@ -77,6 +87,8 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSe
     network = _table(head, "network")
     if kind == "tag":
         return _TAGGER
+    if kind == "answer":
+        return _ANSWERER
     if kind not in _TEXTS or network.get("kind", "linear") != "linear" or network.get("pool") == "summary":
         return None
     read = dict(_TEXT_NETWORK)

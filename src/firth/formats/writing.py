@@ -18,7 +18,7 @@ from firth.convert.tf_bundle import read_bundle, write_bundle
 from firth.convert.weights import read_tensors
 from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
-from firth.folder import PRETRAINING, WEIGHTS, Loaded, read_model, tensor_names, write_model
+from firth.folder import OWN_HEAD_OPTIONS, PRETRAINING, WEIGHTS, Loaded, read_model, tensor_names, write_model
 from firth.formats.reading import NO_OPTIONS, PARTS, read_huggingface
 from firth.tasks.config import LinearConfig
 from firth.text.tokenizer import Tokenizer
@@ -169,7 +169,7 @@ def _without_them(options: Any) -> str:
             if option.name != "dropout" and getattr(network, option.name) != usual:
                 own.append(f"head.network.{option.name}={getattr(network, option.name)}")
                 instead.append(f"head.network.{option.name}={list(usual) if isinstance(usual, tuple) else usual}")
-    for name in ("crf", "both_orders"):
+    for name in OWN_HEAD_OPTIONS:
         if getattr(options, name, False):
             own.append(f"head.{name}=true")
             instead.append(f"head.{name}=false")

@@ -4,7 +4,9 @@ Source: Devlin et al. 2018, §3 and Figure 2; google-research/bert modeling.py.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -67,6 +69,20 @@ class Bert(Encoder):
         )
         self.pooler = nn.Linear(config.width, config.width)
         truncated_normal_(self, config.init_range)
+
+    def extend_segments(self, n: int) -> None:
+        """Extend the segment embeddings to ``n``; does nothing if there are as many already.
+
+        A new segment s starts as segment s modulo their number, plus a random vector as large as those of tokens: from
+        a small one it takes fine-tuning an epoch or more to notice the segment.
+        """
+        table, known = self.embeddings.segments.weight.detach(), self.config.n_segments
+        if known >= n:
+            return
+        self.config = replace(self.config, n_segments=n)
+        copies = table.index_select(0, torch.arange(known, n, device=table.device) % known)
+        new = copies + torch.randn_like(copies) * self.embeddings.pieces.weight.detach().std()
+        self.embeddings.segments = nn.Embedding.from_pretrained(torch.cat([table, new]), freeze=False)
 
     @property
     def widths(self) -> tuple[int, ...]:

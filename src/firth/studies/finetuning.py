@@ -97,7 +97,6 @@ _MUCH_TEXT: dict[str, dict[str, Any]] = {
     "optim": _OWN_TEXT["optim"] | {"learning_rate": 1.2e-3},
     "train": {"batch_tokens": 16384, "epochs": 3.0},
 }
-_QUESTIONS: dict[str, dict[str, Any]] = {"train": {"epochs": 4.0, "batch_examples": 16}}
 
 ROWS = (
     TableRow(
@@ -133,7 +132,7 @@ ROWS = (
     ),
     TableRow(name="CoNLL-2003", task="conll2003", data={"folder": "conll2003"}, settings=_TAGS),
     TableRow(name="English POS", task="ud-pos", data={"folder": "ud-english-ewt"}, settings=_TAGS),
-    TableRow(name="SQuAD 1.1", task="squad1", data={"folder": "squad-v1.1"}, settings=_QUESTIONS, baseline=False),
+    TableRow(name="SQuAD 1.1", task="squad1", data={"folder": "squad-v1.1"}, baseline=False),
     TableRow(
         name="ARC",
         task="choose",
@@ -157,7 +156,6 @@ ROWS = (
         task="korquad1",
         data={"folder": "korquad-v1.0"},
         base="firth-mini-ko",
-        settings=_QUESTIONS,
         baseline=False,
     ),
 )

@@ -6,7 +6,7 @@ positions, to which a trained model gives almost no probability.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,16 +16,20 @@ from torch import Tensor
 from firth.data.batch import Batch, Step
 from firth.errors import ConfigError
 from firth.metrics.calibration import softmax
+from firth.models.bert import Bert
 from firth.packed import Carry, Encoder, Rows, Tokens
 from firth.tasks.config import AnswerConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Answered, Span
-from firth.tasks.rows import Example, Outputs, RowMaker, spans, target
+from firth.tasks.rows import Example, Outputs, Row, RowMaker, spans, target
 from firth.text.open_words import in_blocks
 from firth.text.records import Question
+from firth.text.shared_words import shared_words
 from firth.text.tokenizer import Encoded
 
 _Text = tuple[str, int, int, float]  # text, begin, end, score
+# Segments of question and context, and again those of the words that they share.
+_SEGMENTS = 2
 
 
 class Answerer(TaskModel):
@@ -38,6 +42,13 @@ class Answerer(TaskModel):
 
     def __init__(self, encoder: Encoder, config: AnswerConfig):
         super().__init__()
+        if config.mark_shared_words:
+            if not isinstance(encoder, Bert):
+                raise ConfigError(
+                    "head.mark_shared_words=true: words are marked by segment embeddings, which only BERT has: leave "
+                    "it out"
+                )
+            encoder.extend_segments(2 * _SEGMENTS)
         # The published loss is the mean of the two.
         self.build(encoder, config, 2, {"start": 0.5, "end": 0.5})
 
@@ -88,18 +99,19 @@ def answer_examples(questions: Sequence[Question], maker: RowMaker, config: Answ
     """Build the sequences of each question: its first tokens and a window of the context."""
     found = []
     for block in in_blocks(questions, lambda q: len(q.question) + len(q.context)):
-        asked = maker.tokenizer.ids_many([q.question for q in block])
+        asked = maker.tokenizer.encode_many([q.question for q in block])
         # Neighbouring questions mostly share a context: tokenise each context once.
         known = list(dict.fromkeys(q.context for q in block))
         contexts = dict(zip(known, maker.tokenizer.encode_many(known), strict=True))
         found += [
-            _example(question, ids, contexts[question.context], maker, config)
-            for question, ids in zip(block, asked, strict=True)
+            _example(question, tokens, contexts[question.context], maker, config)
+            for question, tokens in zip(block, asked, strict=True)
         ]
     return found
 
 
-def _example(question: Question, ids: list[int], context: Encoded, maker: RowMaker, config: AnswerConfig) -> Example:
+def _example(question: Question, asked: Encoded, context: Encoded, maker: RowMaker, config: AnswerConfig) -> Example:
+    ids = asked.ids
     cut = len(ids) > config.max_question
     if cut:
         maker.noted[f"question cut to {config.max_question} tokens"] += 1
@@ -116,7 +128,19 @@ def _example(question: Question, ids: list[int], context: Encoded, maker: RowMak
     rows = [maker.row(*maker.layout.pair(ids, context.ids[a:b]), cut=cut) for a, b in windows]
     offsets = np.array(context.offsets, np.int64).reshape(-1, 2)
     passage = Passage(offsets, tuple(windows), maker.layout.begin_of_second(len(ids)))
+    if config.mark_shared_words:
+        shared = shared_words((question.question, asked), (question.context, context))
+        rows = [_marked(row, passage, number, shared, maker) for number, row in enumerate(rows)]
     return Example(tuple(rows), (len(rows),), _targets(question, passage, maker), passage)
+
+
+def _marked(row: Row, passage: Passage, number: int, shared: tuple[np.ndarray, np.ndarray], maker: RowMaker) -> Row:
+    """The sequence of a window with the tokens of shared words in segments of their own."""
+    segments, (a, b), begin = row.segments.copy(), passage.windows[number], len(maker.layout.first)
+    asked = shared[0][: passage.begin - maker.layout.begin_of_second(0)]
+    segments[begin : begin + len(asked)] += _SEGMENTS * asked
+    segments[passage.begin : passage.begin + b - a] += _SEGMENTS * shared[1][a:b]
+    return replace(row, segments=segments)
 
 
 def _targets(question: Question, passage: Passage, maker: RowMaker) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -356,6 +356,9 @@ class AnswerConfig:
     max_answer: int = option(30, "maximum length of an answer, in tokens", COUNT)
     n_best: int = option(20, "best starts and ends considered per window, and answers kept", COUNT)
     can_refuse: bool = option(False, "True: a question may have no answer in its context (SQuAD 2.0)")
+    mark_shared_words: bool = option(
+        False, "True: words that question and context share have segment embeddings of their own (Chen et al. 2017)"
+    )
     threshold: float = option(0.0, "predict no answer if its score exceeds the best answer's by more than this")
     windows: WindowConfig = option(WindowConfig(), "long contexts")
     network: Network = option(LinearConfig(dropout=0.0), "network between encoder and output")
