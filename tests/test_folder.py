@@ -80,7 +80,12 @@ TASK_OPTIONS: dict[str, Any] = {
         network=replace(_FEATURES, words="last"),
     ),
     "answer": AnswerConfig(
-        can_refuse=True, threshold=-2.25, n_best=5, windows=WindowConfig(length=12, stride=3), network=_FEATURES
+        can_refuse=True,
+        mark_shared_words=True,
+        threshold=-2.25,
+        n_best=5,
+        windows=WindowConfig(length=12, stride=3),
+        network=_FEATURES,
     ),
     "choose": ChooseConfig(temperature=0.5, network=network_of(dropout=0.3)),
 }
@@ -148,6 +153,7 @@ def test_every_task_is_read_with_all_its_options(tmp_path: Path, task: str) -> N
         ("tag", TagConfig(labels=("O", "B-X"), network=network_of(mix="scalar")), None),
         ("tag", TagConfig(labels=("O", "B-X"), network=network_of(words="mean")), None),
         ("answer", AnswerConfig(network=network_of(layers=(-2,))), None),
+        ("answer", AnswerConfig(mark_shared_words=True), None),
         ("classify", ClassifyConfig(labels=("n", "y"), network=network_of(pool="mean")), None),
     ],
 )
