@@ -105,7 +105,7 @@ MODELS: dict[str, tuple[str, str, Make, list[Any]]] = {
     ),
     "tag": ("bert", "tag", lambda: tuned("tag", TagConfig(labels=("O", "B-X", "I-X"))), TAGGED),
     "answer": ("bert", "answer", lambda: tuned("answer", AnswerConfig()), QUESTIONS),
-    "answer, words marked": ("bert", "answer", lambda: tuned("answer", AnswerConfig(mark_shared_words=True)), QUESTIONS),
+    "answer, marked": ("bert", "answer", lambda: tuned("answer", AnswerConfig(mark_shared_words=True)), QUESTIONS),
     "choose": ("bert", "choose", lambda: tuned("choose", ChooseConfig()), CHOICES),
     "pre-trained": ("bert", PRETRAINING, lambda: drawn(MaskedLM(Bert(ONE), MaskedLMConfig())), []),
     "pre-trained left to right": ("bert-ltr", PRETRAINING, lambda: drawn(CausalLM(Bert(LTR), CausalLMConfig())), []),

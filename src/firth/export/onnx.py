@@ -47,9 +47,10 @@ GRAPH, ABOUT, INT8_GRAPH = ONNX_GRAPH, ONNX_ABOUT, "model_int8.onnx"
 SYSTEMS = ("bert", "bert-ltr")
 # LayerNorm is a single node from 17 on; software that reads 18 has existed for two years and more.
 OPSET = 18
-# Largest allowed difference of any output from PyTorch's in float32. Outputs above 10 may differ by RELATIVE times the
-# largest: PyTorch's own logits in the thirties differ from float64 by 4e-6 times that.
-TOLERANCE, RELATIVE = 1e-4, 1e-5
+# Largest allowed difference of any output from PyTorch's in float32. Outputs above 2 may differ by RELATIVE times the
+# largest: PyTorch's own differ from float64 by 4e-6 times that (logits in the thirties) to 1.6e-5 (those of an
+# answer's start and end on 512 random tokens), and onnxruntime's by as much in another direction.
+TOLERANCE, RELATIVE = 1e-4, 5e-5
 PACKAGES = BY_KEY["onnx"].packages
 # A protocol buffers file holds at most 2 GiB: the weights of larger models go into a file beside it.
 _MOST_BYTES = 2**31 - 2**26
