@@ -19,6 +19,7 @@ from firth.config import to_dict
 from firth.finetuning.finetune import Finetuned
 from firth.finetuning.resolve import resolve
 from firth.finetuning.runs import identity
+from firth.tasks.breakdown import Breakdown
 from firth.training import trainer
 
 FAST = ["--set", "train.precision=float32", "--set", "train.batch_examples=8"]
@@ -137,6 +138,16 @@ def test_the_scores_of_the_task_come_first_and_one_seed_has_no_deviation(
         "  held out, 1 example  squad_f1 0.5000, exact_match 0.5000, char_f1 0.5000",
         f"next: firth evaluate {tmp_path} --data FILE",
     ]
+
+
+def test_questions_that_all_have_answers_have_no_labels_to_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_down = Breakdown(unit="questions", labels={}, always="Ann").to_dict()
+    found = results_of(breakdown={"held_out": broken_down}, best_seed=1)
+    _report(Finetuned(tmp_path, found), as_json=False)
+    printed = capsys.readouterr().out
+    assert "by label" not in printed and "the model gives the same answer to every example: Ann" in printed
 
 
 def test_collapsed_runs_and_the_chosen_settings_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

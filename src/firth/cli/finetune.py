@@ -212,11 +212,12 @@ def _report(tuned: "Finetuned", as_json: bool) -> None:
         [(f"{name}, {counted(sizes[name], 'example')}", _scores(scores, first)) for name, scores in splits.items()]
     )
     last = next(iter(results["dev"]), "held_out")
-    if last in results.get("breakdown", {}):
-        # A baseline has no seed; a seed may be 0.
-        of = "" if results["best_seed"] is None else f" ({seed_name(results['best_seed'])})"
-        print(f"  {held_out if last == 'held_out' else last}, by label{of}")
-        print_breakdown(results["breakdown"][last], results["dev"].get(last) or results["held_out"])
+    if (found := results.get("breakdown", {}).get(last)) is not None:
+        if found["labels"]:  # questions that all have answers have none
+            # A baseline has no seed; a seed may be 0.
+            of = "" if results["best_seed"] is None else f" ({seed_name(results['best_seed'])})"
+            print(f"  {held_out if last == 'held_out' else last}, by label{of}")
+        print_breakdown(found, results["dev"].get(last) or results["held_out"])
     if results["settings"] != [[]]:
         print(f"  chosen of {len(results['settings'])} settings: {', '.join(results['settings'][results['chosen']])}")
     if on_dev:

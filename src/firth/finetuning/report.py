@@ -64,7 +64,7 @@ def add_scores(report: Report, scores: dict[str, Any], results: dict[str, Any], 
         report.table(["score", "value"], [[metric, f"{score['mean']:.4f}"] for metric, score in scores.items()])
     found = results.get("breakdown", {}).get(split)
     if found is not None:
-        if results["best_seed"] is not None:  # a baseline has none
+        if found["labels"] and results["best_seed"] is not None:  # a baseline has no seed
             report.text(f"Label by label, of one model ({seed_name(results['best_seed'])}):")
         add_breakdown(report, found)
 
