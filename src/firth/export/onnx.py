@@ -7,12 +7,13 @@ onnx.json                  system, task and its options; inputs, outputs; what w
 README.md                  the same in words
 """
 
+import copy
 import importlib.metadata
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,9 @@ GRAPH, ABOUT, INT8_GRAPH = ONNX_GRAPH, ONNX_ABOUT, "model_int8.onnx"
 SYSTEMS = ("bert", "bert-ltr")
 # LayerNorm is a single node from 17 on; software that reads 18 has existed for two years and more.
 OPSET = 18
-# Largest allowed difference of any output from PyTorch's in float32. Outputs above 2 may differ by RELATIVE times the
-# largest: PyTorch's own differ from float64 by 4e-6 times that (logits in the thirties) to 1.6e-5 (those of an
-# answer's start and end on 512 random tokens), and onnxruntime's by as much in another direction.
-TOLERANCE, RELATIVE = 1e-4, 5e-5
+# Largest allowed difference of any output from PyTorch's in float64. Outputs above 10 may differ by RELATIVE times the
+# largest: PyTorch's own logits in the thirties, in float32, differ from float64 by 4e-6 times that.
+TOLERANCE, RELATIVE = 1e-4, 1e-5
 PACKAGES = BY_KEY["onnx"].packages
 # A protocol buffers file holds at most 2 GiB: the weights of larger models go into a file beside it.
 _MOST_BYTES = 2**31 - 2**26
@@ -186,7 +186,12 @@ def _quiet_exporter() -> Iterator[None]:
 
 def _compare(session: Any, loaded: Loaded) -> list[dict[str, Any]]:
     """The largest difference of each output from the packed model's, at three shapes; CheckpointError above
-    ``TOLERANCE``."""
+    ``TOLERANCE``.
+
+    The packed model computes in float64: in float32 it rounds too, and two roundings may differ by more than a correct
+    graph may be off.
+    """
+    loaded = replace(loaded, objective=copy.deepcopy(loaded.objective).double())
     most = loaded.max_length or 0
     found = []
     for batch, length in ((1, 7), (3, 20), (5, most)):

@@ -36,7 +36,7 @@ class TowersNetwork(nn.Module):
         """``second``: True where a sequence is the second text of the previous sequence's example. The outputs there
         are 0; the example's are at its first sequence."""
         partner, first = partners(second)
-        x = self.dropout(x.float())
+        x = self.dropout(x.to(torch.promote_types(x.dtype, torch.float32)))
         found = self.compared(x.index_select(0, first), x.index_select(0, partner.index_select(0, first)))
         return found.new_zeros(len(x), found.shape[1]).index_copy(0, first, found)
 
