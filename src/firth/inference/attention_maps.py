@@ -25,7 +25,9 @@ from firth.models.transformer_decoder import CrossAttention, Decoder
 from firth.objectives.translation import Translation
 from firth.packed import Encoder
 from firth.progress import Progress
+from firth.tasks.answer import Answerer, mark_segments
 from firth.text.layouts import target_layout
+from firth.text.shared_words import shared_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,19 @@ def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[i
     LengthError for more tokens than the model reads, InputError for none.
     """
     tokenizer, layout = loaded.tokenizer, loaded.layout
-    row: list[int] = layout.single(tokenizer.encode(text).ids)
+    asked = tokenizer.encode(text)
+    row: list[int] = layout.single(asked.ids)
     segments: list[int] | None = None
     if second is not None:
-        ids = tokenizer.encode(second).ids
-        if not ids:
+        other = tokenizer.encode(second)
+        if not other.ids:
             raise InputError(f"the second text, {shorten(second)}, has no tokens: give one with a word in it")
-        row, segments = layout.pair(tokenizer.encode(text).ids, ids)
+        row, segments = layout.pair(asked.ids, other.ids)
+        model = loaded.objective
+        if isinstance(model, Answerer) and model.config.mark_shared_words:
+            shared = shared_words((text, asked), (second, other))
+            places = {len(layout.first): shared[0], layout.begin_of_second(len(asked.ids)): shared[1]}
+            segments = mark_segments(np.array(segments), places).tolist()
     if loaded.max_length is not None and len(row) > loaded.max_length:
         raise LengthError(
             f"{shorten(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: shorten it"

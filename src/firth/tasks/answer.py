@@ -5,7 +5,7 @@ Differs: there is no padding, so the softmax runs over the tokens of the sequenc
 positions, to which a trained model gives almost no probability.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -136,11 +136,17 @@ def _example(question: Question, asked: Encoded, context: Encoded, maker: RowMak
 
 def _marked(row: Row, passage: Passage, number: int, shared: tuple[np.ndarray, np.ndarray], maker: RowMaker) -> Row:
     """The sequence of a window with the tokens of shared words in segments of their own."""
-    segments, (a, b), begin = row.segments.copy(), passage.windows[number], len(maker.layout.first)
+    (a, b), begin = passage.windows[number], len(maker.layout.first)
     asked = shared[0][: passage.begin - maker.layout.begin_of_second(0)]
-    segments[begin : begin + len(asked)] += _SEGMENTS * asked
-    segments[passage.begin : passage.begin + b - a] += _SEGMENTS * shared[1][a:b]
-    return replace(row, segments=segments)
+    return replace(row, segments=mark_segments(row.segments, {begin: asked, passage.begin: shared[1][a:b]}))
+
+
+def mark_segments(segments: Int[np.ndarray, " T"], shared: Mapping[int, np.ndarray]) -> Int[np.ndarray, " T"]:
+    """The segments of a sequence with those of shared words set apart; ``shared``: by first token, of which tokens."""
+    marked = segments.copy()
+    for begin, flags in shared.items():
+        marked[begin : begin + len(flags)] += _SEGMENTS * flags
+    return marked
 
 
 def _targets(question: Question, passage: Passage, maker: RowMaker) -> dict[str, tuple[np.ndarray, np.ndarray]]:
