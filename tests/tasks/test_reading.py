@@ -41,6 +41,8 @@ def test_a_label_that_training_lacks_is_named_with_its_row() -> None:
     problems = Problems(skip_bad=True)
     assert check_labels(dev, ["x"], problems) == [dev[0], dev[3]]
     assert problems.n_bad == 2
+    with pytest.raises(InputError, match=r"d:3: found the tag 'Q', .*; a tagger's files have a word and its tag on"):
+        check_labels(dev[2:], ["x"], Problems())
 
 
 # -- submissions ------------------------------------------------------------------------------------------

@@ -99,14 +99,14 @@ def check_labels(records: Iterable[R], labels: Iterable[str], problems: Problems
             if label not in known:
                 shown = ", ".join(known[:20]) + (" …" if len(known) > 20 else "")
                 found = label if len(label) <= _LONGEST else f"{label[:_LONGEST]}…"
-                header = (
-                    ", or give --header if line 1 is one"
-                    if isinstance(record, Text) and record.where.endswith(":1")
-                    else ""
-                )
+                what, advice = "label", ""
+                if isinstance(record, Tagged):
+                    what, advice = "tag", "; a tagger's files have a word and its tag on each line"
+                elif record.where.endswith(":1"):
+                    advice = ", or give --header if line 1 is one"
                 raise InputError(
-                    f"{record.where}: found the label {found!r}, expected one of the {len(known)} known ({shown}); "
-                    f"correct it, or add it to the training data{header}"
+                    f"{record.where}: found the {what} {found!r}, expected one of the {len(known)} known ({shown}); "
+                    f"correct it, or add it to the training data{advice}"
                 )
         return record
 
