@@ -833,10 +833,16 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
 
     def of(
-        width: int = 256, *, n_train: int = 5000, has_summary: bool = False, pretrained: bool = True, **said: Any
+        width: int = 256,
+        *,
+        n_train: int = 5000,
+        has_summary: bool = False,
+        pretrained: bool = True,
+        wordpiece: bool = True,
+        **said: Any,
     ) -> dict[str, Any]:
         known: dict[str, Any] = {"n_train": n_train, "documents": False, "n_layers": 4}
-        known |= {"has_summary": has_summary, "pretrained": pretrained}
+        known |= {"has_summary": has_summary, "pretrained": pretrained, "wordpiece": wordpiece}
         return with_defaults(empty | said, "bert", kind, width, **known)
 
     mini = of()
@@ -846,6 +852,11 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     # More examples take more updates but fewer epochs: 350 for 1,000 examples, 2.6 times as many for five times.
     epochs = {n: of(n_train=n)["train"]["epochs"] for n in (100, 1000, 5000, 25_000, 50_000)}
     assert epochs == {100: 112, 1000: 12, 5000: 6, 25_000: 4, 50_000: 3}
+    # Many examples are split into other tokens, where the encoder learns from them.
+    assert [of(n_train=n)["train"].get("subword_dropout") for n in (3999, 4000)] == [None, 0.1]
+    assert of(train={"subword_dropout": 0.0})["train"]["subword_dropout"] == 0
+    for other in (of(adapt={"frozen_groups": -1}), of(adapt={"frozen_groups": 1}), of(wordpiece=False), of(768)):
+        assert "subword_dropout" not in other["train"]
     # With few examples the weights of three seeds are averaged, unless set otherwise.
     kinds = [of(n_train=n)["optim"].get("kind", "bert_adam") for n in (499, 500)]
     assert kinds == ["adamw", "bert_adam"] and of(n_train=9, optim={"kind": "muon"})["optim"]["kind"] == "muon"
