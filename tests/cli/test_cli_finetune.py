@@ -17,8 +17,8 @@ from firth.cli import main
 from firth.cli.finetune import _report
 from firth.config import to_dict
 from firth.finetuning.finetune import Finetuned
+from firth.finetuning.identity import identity
 from firth.finetuning.resolve import resolve
-from firth.finetuning.runs import identity
 from firth.tasks.breakdown import Breakdown
 from firth.training import trainer
 

@@ -33,11 +33,11 @@ from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.compare_results import compare_fits, score_fit
 from firth.finetuning.finetune import resume, run_resolved
+from firth.finetuning.identity import IDENTITY, hash_of_base, hash_of_records
 from firth.finetuning.joint import fit_joint, keep_joint
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
 from firth.finetuning.resolve import resolve
-from firth.finetuning.runs import IDENTITY, hash_of_base, hash_of_records
 from firth.finetuning.small import growth
 from firth.manifest import MANIFEST
 from firth.pretraining.run import RECIPE

@@ -23,10 +23,11 @@ from firth.cluster.connection import connect_to
 from firth.config import read_json, read_toml, to_dict, to_toml
 from firth.errors import CheckpointError, ConfigError
 from firth.files import check_new, lock, nearest, write_json, write_text
+from firth.finetuning.identity import IDENTITY
 from firth.finetuning.recipe import Finetune
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.results import RESULTS
-from firth.finetuning.runs import IDENTITY, Runs, resolve_stored
+from firth.finetuning.runs import Runs, resolve_stored
 from firth.inference.loading import load
 from firth.inference.model import Model
 from firth.machine import deterministic

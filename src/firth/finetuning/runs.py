@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import hashlib
 import io
-import itertools
 import json
 import math
 import shutil
@@ -22,9 +21,9 @@ from firth.config import read_json, read_toml, to_dict
 from firth.errors import ConfigError, FirthError
 from firth.files import append_to, lock, recover, write_json
 from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
-from firth.finetuning.base import Base, FirstVectors, find_vectors, freeze, transferred
+from firth.finetuning.base import FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
-from firth.finetuning.labelled import LabelledData
+from firth.finetuning.identity import identity
 from firth.finetuning.mistakes import find_mistakes
 from firth.finetuning.recipe import (
     Finetune,
@@ -63,7 +62,6 @@ from firth.training.collectives import World
 from firth.training.processes import start_group
 
 WORKER = "firth.finetuning.worker"
-IDENTITY = "identity.json"
 # The messages of a run on a cluster node.
 RUN_LOG = "run.log"
 # Fewer updates than this leave the new layer undertrained: the run warns.
@@ -437,37 +435,3 @@ def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[st
         # Runs on other nodes write their features at the same time.
         work.features /= folder.name
         return work.tune(number, seed)
-
-
-def hash_of_records(*parts: Sequence[Any]) -> str:
-    """Hash the contents of labelled examples, regardless of where they were read."""
-    found = hashlib.sha256()
-    for record in itertools.chain(*parts):
-        found.update(repr(dataclasses.replace(record, where="")).encode("utf-8", "surrogatepass"))
-    return found.hexdigest()
-
-
-def hash_of_base(base: Base) -> str:
-    """Hash the weights and the tokenizer that a fine-tuning starts from."""
-    found = hashlib.sha256(base.tokenizer.fingerprint.encode())
-    for name, tensor in sorted((base.weights or {}).items()):
-        found.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
-
-
-def identity(
-    recipe: dict[str, Any], base: Base, labelled: LabelledData, vectors: Sequence[FirstVectors] = ()
-) -> dict[str, str]:
-    """Hash the inputs of a fine-tuning: options, examples, initial weights and word vectors.
-
-    ``recipe``: as stored in its file.
-    """
-    examples = hash_of_records(labelled.train, labelled.held, *labelled.dev.values())
-    options = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-    found = {"the recipe": options, "the labelled data": examples, "the model": hash_of_base(base)}
-    if not vectors:
-        return found
-    words = hashlib.sha256()
-    for some in vectors:
-        words.update(repr(some.rows.shape).encode() + some.numbers.numpy().tobytes() + some.rows.numpy().tobytes())
-    return found | {"the word vectors": words.hexdigest()}

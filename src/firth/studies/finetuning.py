@@ -28,10 +28,10 @@ from firth.files import write_text
 from firth.finetuning.adaptation import texts_of
 from firth.finetuning.baseline import FitBaseline, fit_baseline
 from firth.finetuning.finetune import resume, run_resolved
+from firth.finetuning.identity import IDENTITY
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import data_config
 from firth.finetuning.resolve import resolve
-from firth.finetuning.runs import IDENTITY
 from firth.formats.table import open_model
 from firth.inference.score import score_outputs
 from firth.manifest import MANIFEST
