@@ -31,7 +31,7 @@ from firth.finetuning.base import (
 )
 from firth.finetuning.evaluate import evaluate
 from firth.finetuning.finetune import Finetuned, resume, run_resolved
-from firth.finetuning.recipe import AdaptConfig, Finetune, TuneConfig, combinations, with_defaults
+from firth.finetuning.recipe import AdaptConfig, Finetune, combinations, with_defaults
 from firth.finetuning.resolve import Resolved, balanced, resolve
 from firth.finetuning.results import collapsed, summary
 from firth.finetuning.train import (
@@ -56,8 +56,7 @@ from firth.text.open_words import opened
 from firth.text.published import load_tokenizer
 from firth.text.records import Tagged, Text
 from firth.text.tokenizer import Tokenizer
-from firth.text.tokenizer_kinds import BPE, WORDS
-from firth.text.words import MARK
+from firth.text.tokenizer_kinds import WORDS
 from firth.training import trainer
 from firth.training.log import read_log
 
@@ -833,16 +832,10 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
 
     def of(
-        width: int = 256,
-        *,
-        n_train: int = 5000,
-        has_summary: bool = False,
-        pretrained: bool = True,
-        wordpiece: bool = True,
-        **said: Any,
+        width: int = 256, *, n_train: int = 5000, has_summary: bool = False, pretrained: bool = True, **said: Any
     ) -> dict[str, Any]:
         known: dict[str, Any] = {"n_train": n_train, "documents": False, "n_layers": 4}
-        known |= {"has_summary": has_summary, "pretrained": pretrained, "wordpiece": wordpiece}
+        known |= {"has_summary": has_summary, "pretrained": pretrained}
         return with_defaults(empty | said, "bert", kind, width, **known)
 
     mini = of()
@@ -852,11 +845,6 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     # More examples take more updates but fewer epochs: 350 for 1,000 examples, 2.6 times as many for five times.
     epochs = {n: of(n_train=n)["train"]["epochs"] for n in (100, 1000, 5000, 25_000, 50_000)}
     assert epochs == {100: 112, 1000: 12, 5000: 6, 25_000: 4, 50_000: 3}
-    # Many examples are split into other tokens, where the encoder learns from them.
-    assert [of(n_train=n)["train"].get("subword_dropout") for n in (3999, 4000)] == [None, 0.1]
-    assert of(train={"subword_dropout": 0.0})["train"]["subword_dropout"] == 0
-    for other in (of(adapt={"frozen_groups": -1}), of(adapt={"frozen_groups": 1}), of(wordpiece=False), of(768)):
-        assert "subword_dropout" not in other["train"]
     # With few examples the weights of three seeds are averaged, unless set otherwise.
     kinds = [of(n_train=n)["optim"].get("kind", "bert_adam") for n in (499, 500)]
     assert kinds == ["adamw", "bert_adam"] and of(n_train=9, optim={"kind": "muon"})["optim"]["kind"] == "muon"
@@ -901,46 +889,6 @@ def test_marks_of_frozen_embeddings_are_refused() -> None:
         with pytest.raises(ConfigError, match=rf"^adapt.frozen_groups={groups} freezes the embeddings, but head.mark"):
             dataclasses.replace(recipe, head=marked, adapt=AdaptConfig(frozen_groups=groups))
     assert dataclasses.replace(recipe, head=marked).head.mark_shared_words
-
-
-def test_subword_dropout_changes_training_and_not_the_answers(plain: dict[str, Any], tmp_path: Path) -> None:
-    without = run(plain, tmp_path / "a", "train.subword_dropout=0")
-    found = run(plain, tmp_path / "b", "train.subword_dropout=0.4")
-    other = run(plain, tmp_path / "c", "train.subword_dropout=0.4")
-    assert without.results["model"] != found.results["model"] == other.results["model"]
-    asked = ["good film", "bad film"]
-    assert found.model.predict(asked) == found.model.predict(asked)
-
-
-def test_where_words_cannot_be_split_anew_subword_dropout_is_refused(plain: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^train.subword_dropout=0.1: the targets of tag refer to single tokens"):
-        Finetune(
-            model="m",
-            task="tag",
-            kind="tag",
-            metric="f1",
-            head=TagConfig(labels=("a", "b")),
-            train=TuneConfig(subword_dropout=0.1),
-        )
-    with pytest.raises(ConfigError, match=r"^train.subword_dropout=0.1: a frozen encoder reads each text once"):
-        run(plain, tmp_path / "out", "adapt.frozen_groups=-1", "train.subword_dropout=0.1")
-    assert not (tmp_path / "out").exists()
-    Tokenizer.from_merges([*BPE.specials, MARK, *"abcdefghijklmnopqrstuvwxyz"], [], lowercase=True).save(
-        tmp_path / "bpe"
-    )
-    scratch = plain | {"model": "bert-tiny", "tokenizer": str(tmp_path / "bpe")}
-    with pytest.raises(ConfigError, match=r"^train.subword_dropout=0.1: bert-tiny does not split words by WordPiece"):
-        resolve(scratch, ["train.subword_dropout=0.1"], "t")
-
-
-def test_what_an_earlier_version_did_not_know_stays_off_when_its_run_goes_on(
-    plain: dict[str, Any], tmp_path: Path
-) -> None:
-    run(plain, tmp_path / "out")
-    stored = tmp_path / "out" / "recipe.toml"
-    lines = stored.read_text().splitlines(keepends=True)
-    stored.write_text("".join(line for line in lines if "subword_dropout" not in line))
-    assert job.resolve_stored(tmp_path / "out").recipe.train.subword_dropout == 0
 
 
 def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:

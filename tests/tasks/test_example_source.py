@@ -12,9 +12,6 @@ from firth.data.batch import Batch
 from firth.data.loader import Place
 from firth.tasks.example_source import ExampleSource
 from firth.tasks.rows import Example, make_row, target
-from firth.text.subword_dropout import SubwordDropout
-from firth.text.tokenizer import Tokenizer
-from firth.text.tokenizer_kinds import SPECIALS
 
 
 def example(number: int, *lengths: int) -> Example:
@@ -120,35 +117,3 @@ def test_fewer_examples_than_a_batch_are_one_step_an_epoch() -> None:
     steps = list(walk(made, 3))
     assert [sorted(numbers(batches)) for batches, _ in steps] == [[0, 1]] * 3
     assert [place.epoch for _, place in steps] == [1, 2, 3]
-
-
-DROPOUT = SubwordDropout(Tokenizer.from_vocab([*SPECIALS, "ab", "a", "##b"], lowercase=True), 0.5)
-WORD = len(SPECIALS)
-
-
-def read(made: ExampleSource, epoch: int) -> list[list[int]]:
-    ((batches, _),) = walk(made, 1, Place(epoch=epoch))
-    return [batch.tokens.ids.tolist() for batch in batches]
-
-
-def test_words_are_split_anew_in_every_epoch_and_alike_wherever_the_run_resumes() -> None:
-    rows = [make_row([2, *[WORD] * 6, 3], [0, *[0] * 3, *[1] * 4]) for _ in range(4)]
-    examples = [Example((row,), (1,), {"label": target([0], [np.int64(0)])}) for row in rows]
-    made = ExampleSource(examples, 4, 100, seed=1, dropout=DROPOUT)
-    first, second = read(made, 0), read(made, 1)
-    assert first == read(made, 0) and first != second
-    assert set(first[0]) == {2, 3, WORD, WORD + 1, WORD + 2}
-    for number, example in enumerate(examples):
-        (row,) = made.read(number, 0).rows
-        assert len(row.segments) == len(row.ids) and row.ids.dtype == rows[0].ids.dtype
-        # Three words in each segment, and a special token at each end.
-        assert [(row.ids[row.segments == s] != WORD + 2).sum() for s in (0, 1)] == [4, 4]
-        assert example.rows[0].ids.tolist() == [2, *[WORD] * 6, 3], "what is in memory stays"
-
-
-def test_a_split_that_does_not_fit_is_left_out() -> None:
-    examples = [Example((make_row([WORD] * 8),), (1,), {"label": target([0], [np.int64(0)])})]
-    assert all(
-        read(ExampleSource(examples, 1, 100, 1, dropout=DROPOUT, longest=8), e) == [[WORD] * 8] for e in range(9)
-    )
-    assert len(read(ExampleSource(examples, 1, 100, 1, dropout=DROPOUT, longest=16), 0)[0]) > 8

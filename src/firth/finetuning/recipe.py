@@ -126,11 +126,6 @@ class TuneConfig:
     )
     patience: int = option(0, "early stopping after this many evaluations without a better score; 0: never", AMOUNT)
     balance: bool = option(False, "True: weight all labels equally, however many examples they have")
-    subword_dropout: float = option(
-        0.0,
-        "share of the longest matches that are passed over when training splits words into tokens; WordPiece only",
-        RATE,
-    )
 
     def __post_init__(self) -> None:
         check_bounds(self, "train")
@@ -173,11 +168,6 @@ class Finetune:
             raise ConfigError(
                 f"adapt.frozen_groups={self.adapt.frozen_groups} freezes the embeddings, but "
                 "head.mark_shared_words=true trains some of them: leave one of the two out"
-            )
-        if self.train.subword_dropout and self.kind not in _READ_AS_ONE:
-            raise ConfigError(
-                f"train.subword_dropout={self.train.subword_dropout}: the targets of {self.kind} refer to single "
-                "tokens, which must stay: leave it out"
             )
         # Only a size takes a separate tokenizer.
         if self.adapt.transferred_groups != -1 and (self.from_scratch or self.tokenizer):
@@ -259,16 +249,14 @@ def with_defaults(
     has_summary: bool = True,
     pretrained: bool = True,
     n_layers: int = 0,
-    wordpiece: bool = True,
 ) -> dict[str, Any]:
     """Fill in the published settings of fine-tuning that the recipe does not give: BERT's, overridden by the system's
     own, and these by the head preset's if it names one. Small encoders have their own (``small_settings``).
 
     ``n_train``: number of training examples; few get more epochs (see ``epochs_for``).
     ``has_summary``: whether the encoder's summary vector of a text was trained; if not, the mean of its tokens is read.
-    ``pretrained``: whether all of the encoder's weights are. ``n_layers``: of the encoder. ``wordpiece``: whether it
-    reads WordPiece tokens. ``documents``: sentences share sequences. Settings of the system that a head of this kind
-    does not have are left out.
+    ``pretrained``: whether all of the encoder's weights are. ``n_layers``: of the encoder. ``documents``: sentences
+    share sequences. Settings of the system that a head of this kind does not have are left out.
     """
     own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
     known = {field.name for field in dataclasses.fields(TASKS[kind].config)}
@@ -284,8 +272,6 @@ def with_defaults(
         known.discard("auxiliary_lm")  # it would train nothing
         own.pop("adapt", None)
         usual.pop("adapt", None)
-    if said["adapt"].get("frozen_groups") or not wordpiece:
-        usual["train"] = {key: value for key, value in usual["train"].items() if key != "subword_dropout"}
     found = laid_over(usual, own)
     found["head"] = {name: value for name, value in found.get("head", {}).items() if name in known}
     if "network" in found["head"]:

@@ -23,7 +23,6 @@ from firth.systems import SYSTEMS, resolve_model
 from firth.tasks.config import AnyNetwork, BiLstmConfig
 from firth.tasks.kinds import kind_of_task
 from firth.text.tokenizer import Tokenizer
-from firth.text.tokenizer_kinds import WORDPIECE
 
 
 class Resolved(NamedTuple):
@@ -65,7 +64,6 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         has_summary=base.has_summary,
         pretrained=base.weights is not None and {"pooler"}.issuperset(base.untrained),
         n_layers=getattr(base.config, "n_layers", 0),
-        wordpiece=base.tokenizer.kind is WORDPIECE,
     )
     plain = {"kind": labelled.kind, "metric": labelled.metrics[0]} | plain
     check_metric(labelled, plain["metric"], plain["head"].get("labels", ()))
@@ -78,11 +76,6 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     recipe = build(plain, where)
     if recipe.kind != labelled.kind:
         raise ConfigError(f"{where}: kind={recipe.kind!r}, but task {recipe.task!r} is of kind {labelled.kind!r}")
-    if recipe.train.subword_dropout and base.tokenizer.kind is not WORDPIECE:
-        raise ConfigError(
-            f"train.subword_dropout={recipe.train.subword_dropout}: {recipe.model} does not split words by WordPiece: "
-            "leave it out"
-        )
     if base.learnt_head(recipe):
         labelled.notes.append(
             f"training continues with the head of {recipe.model}: its task, labels and network are the same"

@@ -18,7 +18,7 @@ import torch
 from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster
 from firth.config import read_json, read_toml, to_dict
-from firth.errors import ConfigError, FirthError
+from firth.errors import FirthError
 from firth.files import append_to, lock, recover, write_json
 from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
 from firth.finetuning.base import FirstVectors, find_vectors, freeze, transferred
@@ -27,7 +27,6 @@ from firth.finetuning.identity import identity
 from firth.finetuning.mistakes import find_mistakes
 from firth.finetuning.recipe import (
     Finetune,
-    TuneConfig,
     combinations,
     count_sequences,
     count_updates,
@@ -104,11 +103,6 @@ class Runs:
             frozen = freeze(model, recipe.adapt)
             if not frozen:
                 largest = model
-            elif recipe.train.subword_dropout:
-                raise ConfigError(
-                    f"train.subword_dropout={recipe.train.subword_dropout}: a frozen encoder reads each text once, for "
-                    "all epochs: leave it out"
-                )
             transferred(encoder, recipe.adapt.transferred_groups)
             self._vectors_for(recipe)
             rows = (row for example in self._examples_for(recipe)["train"].examples for row in example.rows)
@@ -404,8 +398,6 @@ def resolve_stored(out: Path) -> Resolved:
     Folders of earlier versions leave the number of micro-batches open if the run began with one process: it is 1.
     """
     today = with_new_names(read_toml(out / RECIPE))
-    # What an earlier version did not know, it did not do, whatever the defaults are today.
-    today["train"] = to_dict(TuneConfig()) | today.get("train", {})
     found = resolve(today | {"head": with_network(today.get("head", {}))}, {}, str(out / RECIPE))
     train = found.recipe.train
     fixed = dataclasses.replace(train, micro_batches=train.micro_batches or 1)

@@ -4,7 +4,7 @@ They were compared on held-out parts of training sets; docs/learning.md has the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from firth.recipes import laid_over
@@ -19,7 +19,7 @@ SMALL_TAGGER_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class SmallSettings:
-    """``tables``: of a recipe; ``few`` and ``many``: laid over them if examples are few, or many.
+    """``tables``: of a recipe; ``few``: laid over them if examples are few.
 
     ``epochs``: over many examples; over fewer, as many as make the updates.
     ``updates``: the least for up to 1,000 examples; for n examples ``growth(n)`` times as many, if they ``grow``.
@@ -30,13 +30,12 @@ class SmallSettings:
     few: Mapping[str, Mapping[str, Any]]
     epochs: float
     updates: int
-    many: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     grow: bool = False
     averaged: int = 1
 
     def tables_of(self, n_train: int) -> Mapping[str, Mapping[str, Any]]:
         """The tables for ``n_train`` examples."""
-        return laid_over(self.tables, self.few if n_train < _FEW else self.many if n_train >= _MANY else {})
+        return laid_over(self.tables, self.few) if n_train < _FEW else self.tables
 
     def updates_of(self, n_train: int) -> float:
         """The least number of updates for ``n_train`` examples."""
@@ -68,9 +67,6 @@ _TEXT_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.2}, "opt
 # With few examples every update is one of the first, which are several times larger without bias correction.
 _FEW_TABLES: Mapping[str, Mapping[str, Any]] = {"optim": {"kind": "adamw"}}
 _FEW = 500
-# With fewer examples, new splits of words did not help; the weights of three seeds are averaged there.
-_MANY_TABLES: Mapping[str, Mapping[str, Any]] = {"train": {"subword_dropout": 0.1}}
-_MANY = 4000
 
 
 def growth(n_train: int) -> float:
@@ -101,7 +97,7 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSe
     else:
         read["layers"] = list(range(n_layers + 1))
     tables = {**_TEXT_TABLES, "head": {"network": read}}
-    return SmallSettings(tables, few=_FEW_TABLES, many=_MANY_TABLES, epochs=3.0, updates=350, grow=True, averaged=3)
+    return SmallSettings(tables, few=_FEW_TABLES, epochs=3.0, updates=350, grow=True, averaged=3)
 
 
 def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:

@@ -27,7 +27,6 @@ from firth.tasks.learnt import PAIRS, reads_pairs
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example
 from firth.text.records import Record
-from firth.text.subword_dropout import SubwordDropout
 from firth.training.checkpoint import list_checkpoints
 from firth.training.collectives import World
 from firth.training.config import TrainConfig
@@ -137,8 +136,6 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
             run.seed,
             next_tokens="lm" in light.weights,
             parts=recipe.train.micro_batches or 1,
-            dropout=SubwordDropout(run.base.tokenizer, share) if (share := recipe.train.subword_dropout) else None,
-            longest=run.base.max_length,
         ),
         dev=None,
         judge=judge if run.held.records else None,

@@ -2,16 +2,13 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from random import Random
 
 import numpy as np
 
 from firth.data.batch import Batch
 from firth.data.hashing import permutation, seed_of
 from firth.data.loader import Place
-from firth.tasks.rows import Example, Row, collate
-from firth.text.subword_dropout import SubwordDropout
+from firth.tasks.rows import Example, collate
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +19,7 @@ class ExampleSource:
 
     Every epoch is shuffled by a hash of (seed, epoch) and drops the remainder that does not fill a step, as
     published fine-tuning does (fewer examples than a step form one step). A position is (epoch, batch): all
-    that resuming needs. ``next_tokens``: add the term ``lm`` to the batches. ``dropout`` splits the words of the
-    sequences anew in every epoch, except where a sequence would have more than ``longest`` tokens.
+    that resuming needs. ``next_tokens``: add the term ``lm`` to the batches.
     """
 
     examples: Sequence[Example]
@@ -32,8 +28,6 @@ class ExampleSource:
     seed: int
     next_tokens: bool = False
     parts: int = 1
-    dropout: SubwordDropout | None = None
-    longest: int | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -48,10 +42,10 @@ class ExampleSource:
             order = permutation(seed_of(self.seed, "epoch", place.epoch), len(self.examples))
             for number in range(place.batch, self.steps_per_epoch):
                 chosen = order[number * self.batch_examples : (number + 1) * self.batch_examples]
-                examples = [self.read(int(i), place.epoch) for i in chosen]
+                parts = self.cut(chosen)[rank::world]
                 here = replace(place, batch=number)
                 batches = [
-                    collate(part, str(here), next_tokens=self.next_tokens) for part in self.cut(examples)[rank::world]
+                    collate([self.examples[i] for i in part], str(here), next_tokens=self.next_tokens) for part in parts
                 ]
                 following = replace(place, batch=number + 1)
                 if following.batch == self.steps_per_epoch:
@@ -59,32 +53,16 @@ class ExampleSource:
                 yield batches, following
             place = replace(place, epoch=place.epoch + 1, batch=0)
 
-    def read(self, number: int, epoch: int) -> Example:
-        """The example with this number, as this epoch reads it."""
-        example = self.examples[number]
-        if self.dropout is None:
-            return example
-        random = Random(seed_of(self.seed, "subwords", epoch, number))
-        return replace(example, rows=tuple(split_anew(row, self.dropout, random, self.longest) for row in example.rows))
-
-    def cut(self, examples: Sequence[Example]) -> list[Sequence[Example]]:
+    def cut(self, chosen: np.ndarray) -> list[np.ndarray]:
         """Split the examples of a step into micro-batches; an example longer than the budget is alone in one."""
-        lengths = [sum(len(row.ids) for row in example.rows) for example in examples]
+        lengths = [sum(len(row.ids) for row in self.examples[number].rows) for number in chosen]
         budget = min(self.budget_tokens, -(-sum(lengths) // self.parts)) if self.parts > 1 else self.budget_tokens
         cuts, size = [0], 0
         for at, tokens in enumerate(lengths):
             size += tokens
             # At least as many examples are left as parts are still to be made.
-            needed = self.parts - len(cuts) >= len(examples) - at
+            needed = self.parts - len(cuts) >= len(chosen) - at
             if at > cuts[-1] and (size > budget and len(cuts) < self.parts or size > self.budget_tokens or needed):
                 cuts.append(at)
                 size = tokens
-        return [examples[a:b] for a, b in pairwise([*cuts, len(examples)])]
-
-
-def split_anew(row: Row, dropout: SubwordDropout, random: Random, longest: int | None) -> Row:
-    """The sequence with its words split anew, unless it would be longer than ``longest``."""
-    ids, begins = dropout(row.ids.tolist(), random)
-    if longest is not None and len(ids) > longest:
-        return row
-    return replace(row, ids=np.asarray(ids, row.ids.dtype), segments=row.segments[begins])
+        return np.split(chosen, cuts[1:])
