@@ -63,7 +63,6 @@ def test_what_is_not_said_follows_from_the_model() -> None:
         (["nonsense"], r"expected key=value"),
         (["model=bert-minni"], r"'bert-minni' is no folder, no shipped model and no size: did you mean bert-mini"),
         (["model=./nothing"], r"nothing: no such model folder"),
-        (["model=gpt-mini", "masking.share=0.3"], r"masking.share: nothing is masked in the training of gpt: leave"),
         (["system=lstm"], r"system='lstm', but model 'bert-mini' is a bert"),
     ],
 )

@@ -10,7 +10,6 @@ from firth.data.config import DataConfig, MaskingConfig
 from firth.errors import ConfigError
 from firth.folder import PRETRAINING
 from firth.formats.table import open_model
-from firth.objectives.config import MaskedLMConfig
 from firth.pretraining.config import InitConfig
 from firth.recipes import Settings, check_recipe
 from firth.systems import SIZES, SYSTEMS, System, has_weights, resolve_model, size_named
@@ -96,10 +95,6 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
     elif plain["init"].get("trained_positions"):
         raise ConfigError(f"{where}: init.trained_positions needs a trained model, but {plain['model']} is a size")
     row = SYSTEMS[system]
-    if row.objective_config is not MaskedLMConfig:
-        for key in (str(setting).partition("=")[0] for setting in settings):
-            if key.startswith("masking."):
-                raise ConfigError(f"{where}: {key}: nothing is masked in the training of {system}: leave it out")
     given = {} if vocab_size is None else {"vocab_size": vocab_size}
     plain["encoder"] = given | sizes | dict(row.fixed) | plain["encoder"]
     plain["data"].setdefault("instances", row.instances[0])
