@@ -25,14 +25,7 @@ from firth.finetuning.base import FirstVectors, find_vectors, freeze, transferre
 from firth.finetuning.calibrate import calibrate
 from firth.finetuning.identity import identity
 from firth.finetuning.mistakes import find_mistakes
-from firth.finetuning.recipe import (
-    Finetune,
-    combinations,
-    count_sequences,
-    count_updates,
-    own_word_width,
-    varied,
-)
+from firth.finetuning.recipe import Finetune, combinations, count_sequences, count_updates, own_word_width, varied
 from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.results import AVERAGE, RESULTS, best_of, collapsed, results_of, run_name

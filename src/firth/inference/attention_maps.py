@@ -81,7 +81,8 @@ def attention_of(loaded: Loaded, text: str, second: str | None) -> Attention:
 
 
 def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[int], list[int] | None]:
-    """Return the token ids of a text or pair as the model reads them, and the segments of a pair.
+    """Return the token ids of a text or pair as the model reads them, and the segments of a pair: of a question and its
+    context with shared words marked, if the model marks them.
 
     LengthError for more tokens than the model reads, InputError for none.
     """
