@@ -107,6 +107,7 @@ MODELS: dict[str, tuple[str, str, Make, list[Any]]] = {
     "answer": ("bert", "answer", lambda: tuned("answer", AnswerConfig()), QUESTIONS),
     "answer, marked": ("bert", "answer", lambda: tuned("answer", AnswerConfig(mark_shared_words=True)), QUESTIONS),
     "choose": ("bert", "choose", lambda: tuned("choose", ChooseConfig()), CHOICES),
+    "choose, marked": ("bert", "choose", lambda: tuned("choose", ChooseConfig(mark_shared_words=True)), CHOICES),
     "pre-trained": ("bert", PRETRAINING, lambda: drawn(MaskedLM(Bert(ONE), MaskedLMConfig())), []),
     "pre-trained left to right": ("bert-ltr", PRETRAINING, lambda: drawn(CausalLM(Bert(LTR), CausalLMConfig())), []),
 }

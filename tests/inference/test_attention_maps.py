@@ -20,7 +20,9 @@ from firth.inference.model import Model, load_model
 from firth.layers.attention import SelfAttention
 from firth.systems import SYSTEMS
 from firth.tasks.answer import Answerer
-from firth.tasks.config import AnswerConfig
+from firth.tasks.classify import Classifier
+from firth.tasks.config import AnswerConfig, ClassifyConfig
+from firth.tasks.model import TaskModel
 from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import SPECIALS
@@ -118,14 +120,20 @@ def test_pairs_have_segments(folders: dict[str, Path]) -> None:
     assert not np.allclose(attention_weights(encoder, ids), pair.weights)
 
 
-def test_a_question_is_marked_where_it_shares_words_with_its_context(folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize("task", ["answer", "classify"])
+def test_a_pair_is_marked_where_it_shares_words(folders: dict[str, Path], task: str) -> None:
     base = read_model(folders["bert"])
-    answerer = Answerer(base.objective.encoder, AnswerConfig(mark_shared_words=True))
-    model = Model(replace(base, objective=answerer, task="answer"), torch.device("cpu"))
+    encoder = base.objective.encoder
+    tuned: TaskModel = (
+        Answerer(encoder, AnswerConfig(mark_shared_words=True))
+        if task == "answer"
+        else Classifier(encoder, ClassifyConfig(labels=("n", "y"), mark_shared_words=True))
+    )
+    model = Model(replace(base, objective=tuned, task=task), torch.device("cpu"))
     found = model.attention("a b", "c b")
     ids = [PIECES.index(piece) for piece in found.tokens]
-    np.testing.assert_array_equal(attention_weights(answerer.encoder, ids, [0, 0, 2, 0, 1, 3, 1]), found.weights)
-    assert not np.allclose(attention_weights(answerer.encoder, ids, [0, 0, 0, 0, 1, 1, 1]), found.weights)
+    np.testing.assert_array_equal(attention_weights(tuned.encoder, ids, [0, 0, 2, 0, 1, 3, 1]), found.weights)
+    assert not np.allclose(attention_weights(tuned.encoder, ids, [0, 0, 0, 0, 1, 1, 1]), found.weights)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")

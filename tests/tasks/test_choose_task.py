@@ -81,6 +81,12 @@ def test_rows_of_choices() -> None:
     assert [e.targets["choice"][1].tolist() for e in (first, second, third)] == [[1], [0], [3]]
 
 
+def test_words_that_a_choice_shares_are_marked() -> None:
+    (example,) = choose_examples([Choice("a b", "c", ("d b", "e"), 1)], maker(), ChooseConfig(mark_shared_words=True))
+    assert [row.segments.tolist() for row in example.rows] == [[0, 0, 2, 0, 1, 1, 3, 1], [0, 0, 0, 0, 1, 1, 1]]
+    assert Chooser(Bert(SIZES), ChooseConfig(mark_shared_words=True)).encoder.config.n_segments == 4
+
+
 def test_a_choice_with_nothing_before_it_is_a_text() -> None:
     (example,) = choose_examples([Choice("", "", ("a", "b"), 0)], maker(), ChooseConfig())
     assert words(example) == ["[CLS] a [SEP]", "[CLS] b [SEP]"]

@@ -1,5 +1,6 @@
 """One label, several, or a number: losses against torch's on merged logits, and answers made from outputs."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from firth.tasks.classify import (
     regress_answers,
     regress_examples,
 )
-from firth.tasks.config import ClassifyConfig, MultiLabelConfig, RegressConfig, WindowConfig
+from firth.tasks.config import ClassifyConfig, MultiLabelConfig, RegressConfig, TowersConfig, WindowConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import Example, RowMaker, collate, make_row
 from firth.text.layouts import bert_layout
@@ -80,6 +81,34 @@ def step_of(model: TaskModel, examples: list[Example]) -> tuple[Batch, Tensor, T
     step = model(batch)
     (loss,), correct = step.losses.values(), step.correct.get("label", torch.tensor(0))
     return batch, loss, correct
+
+
+@pytest.mark.parametrize(
+    ("model", "examples", "options"),
+    [
+        (Classifier, classify_examples, {"labels": LABELS}),
+        (MultiLabelClassifier, multilabel_examples, {"labels": LABELS}),
+        (Regressor, regress_examples, {}),
+    ],
+)
+def test_words_that_a_pair_shares_are_marked(model: type[TaskModel], examples: Any, options: dict[str, Any]) -> None:
+    kind = model.__init__.__annotations__["config"]
+    pair, single = Text("a b", second="c b"), Text("a b")
+    config = kind(**options, mark_shared_words=True)
+    marked, alone = examples([pair, single], maker(), config)
+    (plain,) = examples([pair], maker(), kind(**options))
+    assert marked.rows[0].segments.tolist() == [0, 0, 2, 0, 1, 3, 1]
+    assert plain.rows[0].segments.tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert not alone.rows[0].segments.any()
+    made = built(model, config)
+    assert made.encoder.config.n_segments == 4
+    assert not torch.allclose(by_text(made, [marked], "mean"), by_text(made, [plain], "mean"))
+
+
+@pytest.mark.parametrize("of", [partial(ClassifyConfig, labels=LABELS), RegressConfig])
+def test_towers_mark_no_words(of: Any) -> None:
+    with pytest.raises(ConfigError, match="^head.mark_shared_words=true: network.kind='towers' reads each text by its"):
+        of(mark_shared_words=True, network=TowersConfig(), windows=WindowConfig(long="cut"))
 
 
 @pytest.mark.parametrize("merge", ["mean", "max"])

@@ -17,7 +17,7 @@ from firth.models.bilm import Bilm
 from firth.models.config import BilmConfig
 from firth.systems import SYSTEMS
 from firth.tasks.config import AnswerConfig, ChooseConfig, ClassifyConfig, TagConfig, WindowConfig
-from firth.tasks.rows import Example, RowMaker, collate, make_row
+from firth.tasks.rows import Example, PairText, RowMaker, collate, make_row
 from firth.tasks.table import TASKS
 from firth.tasks.tag import Tagger, tag_examples
 from firth.text import open_words
@@ -58,7 +58,7 @@ def test_a_row_keeps_the_characters_of_words_outside_the_vocabulary() -> None:
     assert row.ids.tolist() == [made.start_id, 4, made.unk_id, made.end_id]
     assert row.chars is not None and row.chars.shape == (4, 50)
     assert bytes(row.chars[2][1:6].astype(np.uint8)) == b"zebra"
-    (pair,) = maker(made).pair([4], [5])
+    (pair,) = maker(made).pair(PairText([4]), PairText([5]))
     assert pair.ids.tolist() == [1, 4, 3, 1, 5, 3]
     closed = Tokenizer.from_vocab([*SPECIALS, "the"], lowercase=True)
     assert RowMaker(closed, SYSTEMS["bert"].layout(closed), WindowConfig(), None).single([5])[0].chars is None

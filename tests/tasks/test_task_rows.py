@@ -12,6 +12,7 @@ from firth.errors import ConfigError
 from firth.tasks.config import WindowConfig
 from firth.tasks.rows import (
     Example,
+    PairText,
     Row,
     RowMaker,
     RowWords,
@@ -43,8 +44,33 @@ def pieces(n: int, start: int = FIRST) -> list[int]:
     return list(range(start, start + n))
 
 
+def text(n: int, start: int = FIRST) -> PairText:
+    return PairText(pieces(n, start))
+
+
 def ids(rows: Sequence[Row]) -> list[list[int]]:
     return [row.ids.tolist() for row in rows]
+
+
+# --- marked words ---------------------------------------------------------------------------------
+
+
+def test_shared_words_of_a_pair_are_in_segments_of_their_own() -> None:
+    made = maker(11)
+    (pair,) = made.pair_texts([("b a", "c a b a")], mark=True)
+    (whole,) = made.pair(*pair)
+    assert whole.segments.tolist() == [0, 2, 2, 0, 1, 3, 3, 3, 1]
+    turned = [0, 0, 2, 2, 2, 0, 3, 3, 1]
+    assert [row.segments.tolist() for row in made.both_orders(*pair)] == [whole.segments.tolist(), turned]
+    # Windows carry the marks of the whole text.
+    (long,) = made.pair_texts([("a", "b b a b b b a b b")], mark=True)
+    assert [row.segments.tolist() for row in made.pair(*long)] == [
+        [0, 2, 0, 1, 1, 3, 1, 1, 1, 3, 1],
+        [0, 2, 0, 1, 1, 1, 3, 1, 1, 1],
+    ]
+    (plain,) = made.pair_texts([("b a", "c a b a")], mark=False)
+    (row,) = made.pair(*plain)
+    assert row.ids.tolist() == whole.ids.tolist() and row.segments.tolist() == (whole.segments % 2).tolist()
 
 
 # --- windows --------------------------------------------------------------------------------------
@@ -138,26 +164,26 @@ def test_a_pair_is_cut_as_published(n_a: int, n_b: int, room: int) -> None:
 
 
 def test_a_pair_that_fits_is_one_row_with_two_segments() -> None:
-    (row,) = maker(16).pair(pieces(2), pieces(3, SECOND))
+    (row,) = maker(16).pair(text(2), text(3, SECOND))
     assert row.ids.tolist() == [CLS, *pieces(2), SEP, *pieces(3, SECOND), SEP]
     assert row.segments.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_a_cut_pair_by_hand() -> None:
     made = maker(12, long="cut")  # room for nine tokens
-    (row,) = made.pair(pieces(8), pieces(5, SECOND))
+    (row,) = made.pair(text(8), text(5, SECOND))
     assert row.ids.tolist() == [CLS, *pieces(5), SEP, *pieces(4, SECOND), SEP] and row.cut
     assert made.noted == {"cut": 1}
 
 
 def test_windows_go_over_the_longer_text_of_a_pair() -> None:
     made = maker(15, stride=2)  # room for twelve tokens
-    assert ids(made.pair(pieces(4), pieces(11, SECOND))) == [
+    assert ids(made.pair(text(4), text(11, SECOND))) == [
         [CLS, *pieces(4), SEP, *pieces(8, SECOND), SEP],
         [CLS, *pieces(4), SEP, *pieces(8, SECOND + 2), SEP],
         [CLS, *pieces(4), SEP, *pieces(7, SECOND + 4), SEP],
     ]
-    rows = made.pair(pieces(10), pieces(3, SECOND))
+    rows = made.pair(text(10), text(3, SECOND))
     assert ids(rows) == [
         [CLS, *pieces(9), SEP, *pieces(3, SECOND), SEP],
         [CLS, *pieces(8, FIRST + 2), SEP, *pieces(3, SECOND), SEP],
@@ -168,14 +194,14 @@ def test_windows_go_over_the_longer_text_of_a_pair() -> None:
 
 def test_the_other_text_of_a_pair_may_take_half_of_a_row() -> None:
     made = maker(15)
-    rows = ids(made.pair(pieces(9), pieces(20, SECOND)))
+    rows = ids(made.pair(text(9), text(20, SECOND)))
     assert all(row[: 6 + 2] == [CLS, *pieces(6), SEP] for row in rows)
     assert made.noted == {"one text of a pair cut": 1, "read in windows": 1}
 
 
 def test_the_text_that_is_read_in_windows_can_be_said() -> None:
     made = maker(15, stride=3)
-    rows = ids(made.pair(pieces(10), pieces(12, SECOND), window_first=True))
+    rows = ids(made.pair(text(10), text(12, SECOND), window_first=True))
     assert rows == [
         [CLS, *pieces(6), SEP, *pieces(6, SECOND), SEP],
         [CLS, *pieces(6, FIRST + 3), SEP, *pieces(6, SECOND), SEP],
@@ -185,7 +211,7 @@ def test_the_text_that_is_read_in_windows_can_be_said() -> None:
 
 def test_the_other_text_gets_all_that_a_short_windowed_one_leaves() -> None:
     made = maker(15)
-    assert ids(made.pair(pieces(2), pieces(30, SECOND), window_first=True)) == [
+    assert ids(made.pair(text(2), text(30, SECOND), window_first=True)) == [
         [CLS, *pieces(2), SEP, *pieces(10, SECOND), SEP]
     ]
     assert made.noted == {"one text of a pair cut": 1}
@@ -204,7 +230,7 @@ def test_the_rows_of_a_pair_fit_and_cover_the_windowed_text(
     n_a: int, n_b: int, length: int, stride: int, first: bool | None, layout: Callable[[Tokenizer], Layout]
 ) -> None:
     made = maker(length, layout=layout, stride=stride)
-    rows = made.pair(pieces(n_a), pieces(n_b, SECOND), window_first=first)
+    rows = made.pair(text(n_a), text(n_b, SECOND), window_first=first)
     found = {int(piece) for row in rows for piece in row.ids if piece >= FIRST}
     assert all(len(row.ids) == len(row.segments) <= length for row in rows)
     windowed = pieces(n_a) if (n_a > n_b if first is None else first) else pieces(n_b, SECOND)
@@ -280,7 +306,7 @@ def test_words_and_their_targets_count_those_of_the_batch() -> None:
 
 
 def test_segments_are_given_only_where_some_are_not_the_first() -> None:
-    single, (pair,) = make_row([CLS, 7, SEP]), maker().pair([7], [8])
+    single, (pair,) = make_row([CLS, 7, SEP]), maker().pair(PairText([7]), PairText([8]))
     assert collate([Example((single,), (1,), {})]).tokens.segments is None
     both = collate([Example((single,), (1,), {}), Example((pair,), (1,), {})]).tokens.segments
     assert both is not None and both.dtype == torch.int64

@@ -25,9 +25,9 @@ from firth.models.transformer_decoder import CrossAttention, Decoder
 from firth.objectives.translation import Translation
 from firth.packed import Encoder
 from firth.progress import Progress
-from firth.tasks.answer import Answerer, mark_segments
+from firth.tasks.model import TaskModel
+from firth.tasks.rows import marked_pair, marked_texts
 from firth.text.layouts import target_layout
-from firth.text.shared_words import shared_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +81,24 @@ def attention_of(loaded: Loaded, text: str, second: str | None) -> Attention:
 
 
 def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[int], list[int] | None]:
-    """Return the token ids of a text or pair as the model reads them, and the segments of a pair: of a question and its
-    context with shared words marked, if the model marks them.
+    """Return the token ids of a text or pair as the model reads them, and the segments of a pair, with shared words
+    marked if the model marks them.
 
     LengthError for more tokens than the model reads, InputError for none.
     """
     tokenizer, layout = loaded.tokenizer, loaded.layout
-    asked = tokenizer.encode(text)
-    row: list[int] = layout.single(asked.ids)
+    first = tokenizer.encode(text)
+    row: list[int] = layout.single(first.ids)
     segments: list[int] | None = None
     if second is not None:
         other = tokenizer.encode(second)
         if not other.ids:
             raise InputError(f"the second text, {shorten(second)}, has no tokens: give one with a word in it")
-        row, segments = layout.pair(asked.ids, other.ids)
         model = loaded.objective
-        if isinstance(model, Answerer) and model.config.mark_shared_words:
-            shared = shared_words((text, asked), (second, other))
-            places = {len(layout.first): shared[0], layout.begin_of_second(len(asked.ids)): shared[1]}
-            segments = mark_segments(np.array(segments), places).tolist()
+        if isinstance(model, TaskModel) and getattr(model.config, "mark_shared_words", False):
+            row, segments = marked_pair(layout, *marked_texts((text, first), (second, other)))
+        else:
+            row, segments = layout.pair(first.ids, other.ids)
     if loaded.max_length is not None and len(row) > loaded.max_length:
         raise LengthError(
             f"{shorten(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: shorten it"

@@ -5,8 +5,8 @@ Differs: there is no padding, so the softmax runs over the tokens of the sequenc
 positions, to which a trained model gives almost no probability.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,20 +16,16 @@ from torch import Tensor
 from firth.data.batch import Batch, Step
 from firth.errors import ConfigError
 from firth.metrics.calibration import softmax
-from firth.models.bert import Bert
 from firth.packed import Carry, Encoder, Rows, Tokens
 from firth.tasks.config import AnswerConfig
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Answered, Span
-from firth.tasks.rows import Example, Outputs, Row, RowMaker, spans, target
+from firth.tasks.rows import Example, Outputs, PairText, RowMaker, marked_texts, spans, target
 from firth.text.open_words import in_blocks
 from firth.text.records import Question
-from firth.text.shared_words import shared_words
 from firth.text.tokenizer import Encoded
 
 _Text = tuple[str, int, int, float]  # text, begin, end, score
-# Segments of question and context, and again those of the words that they share.
-_SEGMENTS = 2
 
 
 class Answerer(TaskModel):
@@ -42,13 +38,6 @@ class Answerer(TaskModel):
 
     def __init__(self, encoder: Encoder, config: AnswerConfig):
         super().__init__()
-        if config.mark_shared_words:
-            if not isinstance(encoder, Bert):
-                raise ConfigError(
-                    "head.mark_shared_words=true: words are marked by segment embeddings, which only BERT has: leave "
-                    "it out"
-                )
-            encoder.extend_segments(2 * _SEGMENTS)
         # The published loss is the mean of the two.
         self.build(encoder, config, 2, {"start": 0.5, "end": 0.5})
 
@@ -111,42 +100,27 @@ def answer_examples(questions: Sequence[Question], maker: RowMaker, config: Answ
 
 
 def _example(question: Question, asked: Encoded, context: Encoded, maker: RowMaker, config: AnswerConfig) -> Example:
-    ids = asked.ids
-    cut = len(ids) > config.max_question
+    if config.mark_shared_words:
+        first, second = marked_texts((question.question, asked), (question.context, context))
+    else:
+        first, second = PairText(asked.ids), PairText(context.ids)
+    cut = len(first) > config.max_question
     if cut:
         maker.noted[f"question cut to {config.max_question} tokens"] += 1
-        ids = ids[: config.max_question]
-    room = maker.length - maker.layout.n_special_pair - len(ids)
+        first = first.part(0, config.max_question)
+    room = maker.length - maker.layout.n_special_pair - len(first)
     if room < 1:
         raise ConfigError(
-            f"{question.where}: a question of {len(ids)} tokens leaves no room for its context in sequences of "
+            f"{question.where}: a question of {len(first)} tokens leaves no room for its context in sequences of "
             f"{maker.length}: lower max_question, or use longer sequences"
         )
-    windows = spans(len(context.ids), room, maker.stride(room))
+    windows = spans(len(second), room, maker.stride(room))
     if len(windows) > 1:
         maker.noted["read in windows"] += 1
-    rows = [maker.row(*maker.layout.pair(ids, context.ids[a:b]), cut=cut) for a, b in windows]
+    rows = [maker.pair_row(first, second.part(a, b), cut=cut) for a, b in windows]
     offsets = np.array(context.offsets, np.int64).reshape(-1, 2)
-    passage = Passage(offsets, tuple(windows), maker.layout.begin_of_second(len(ids)))
-    if config.mark_shared_words:
-        shared = shared_words((question.question, asked), (question.context, context))
-        rows = [_marked(row, passage, number, shared, maker) for number, row in enumerate(rows)]
+    passage = Passage(offsets, tuple(windows), maker.layout.begin_of_second(len(first)))
     return Example(tuple(rows), (len(rows),), _targets(question, passage, maker), passage)
-
-
-def _marked(row: Row, passage: Passage, number: int, shared: tuple[np.ndarray, np.ndarray], maker: RowMaker) -> Row:
-    """The sequence of a window with the tokens of shared words in segments of their own."""
-    (a, b), begin = passage.windows[number], len(maker.layout.first)
-    asked = shared[0][: passage.begin - maker.layout.begin_of_second(0)]
-    return replace(row, segments=mark_segments(row.segments, {begin: asked, passage.begin: shared[1][a:b]}))
-
-
-def mark_segments(segments: Int[np.ndarray, " T"], shared: Mapping[int, np.ndarray]) -> Int[np.ndarray, " T"]:
-    """The segments of a sequence with those of shared words set apart; ``shared``: by first token, of which tokens."""
-    marked = segments.copy()
-    for begin, flags in shared.items():
-        marked[begin : begin + len(flags)] += _SEGMENTS * flags
-    return marked
 
 
 def _targets(question: Question, passage: Passage, maker: RowMaker) -> dict[str, tuple[np.ndarray, np.ndarray]]:

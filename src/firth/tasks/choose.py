@@ -18,7 +18,7 @@ from firth.packed import Carry, Encoder, Hidden
 from firth.tasks.config import ChooseConfig
 from firth.tasks.model import TaskModel, merge_rows
 from firth.tasks.predictions import Chosen
-from firth.tasks.rows import Example, Outputs, Row, RowMaker, merge_outputs, target
+from firth.tasks.rows import Example, Outputs, PairText, Row, RowMaker, merge_outputs, target
 from firth.text.open_words import in_blocks
 from firth.text.records import Choice
 
@@ -78,19 +78,20 @@ def choice_loss(
 
 def choose_examples(records: Sequence[Choice], maker: RowMaker, config: ChooseConfig) -> list[Example]:
     """Build the sequences of each choice: (text, question + choice), or (question, choice) without a text."""
-    return [example for block in in_blocks(records, _n_characters) for example in _examples(block, maker)]
+    return [
+        example
+        for block in in_blocks(records, _n_characters)
+        for example in _examples(block, maker, mark=config.mark_shared_words)
+    ]
 
 
 def _n_characters(record: Choice) -> int:
     return len(record.text) + sum(len(record.question) + len(choice) for choice in record.choices)
 
 
-def _examples(records: Sequence[Choice], maker: RowMaker) -> list[Example]:
+def _examples(records: Sequence[Choice], maker: RowMaker, *, mark: bool) -> list[Example]:
     pairs = [_pair(record, choice) for record in records for choice in record.choices]
-    # A text appears in many pairs: tokenise it once.
-    known = list(dict.fromkeys(chain.from_iterable(pairs)))
-    ids = dict(zip(known, maker.tokenizer.ids_many(known), strict=True))
-    made = iter(_rows(ids[a], ids[b], maker) for a, b in pairs)
+    made = (_rows(a, b, maker) for a, b in maker.pair_texts(pairs, mark=mark))
     found = []
     for record in records:
         if len(record.choices) < 2:
@@ -110,8 +111,8 @@ def _pair(record: Choice, choice: str) -> tuple[str, str]:
     return record.text, f"{record.question} {choice}".strip()
 
 
-def _rows(a: list[int], b: list[int], maker: RowMaker) -> list[Row]:
-    return maker.pair(a, b, window_first=True) if a else maker.single(b)
+def _rows(a: PairText, b: PairText, maker: RowMaker) -> list[Row]:
+    return maker.pair(a, b, window_first=True) if len(a) else maker.single(b.ids)
 
 
 def choose_scores(example: Example, outputs: Outputs, merge: str) -> Float[np.ndarray, " C"]:

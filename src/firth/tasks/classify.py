@@ -28,12 +28,13 @@ from firth.tasks.config import (
 from firth.tasks.features import Unit
 from firth.tasks.model import SharedBias, TaskModel, merge_rows
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
-from firth.tasks.rows import Example, Outputs, Row, RowMaker, merge_outputs, target
+from firth.tasks.rows import Example, Outputs, PairText, Row, RowMaker, merge_outputs, target
 from firth.text.open_words import in_blocks
 from firth.text.records import Text
 
-# Makes sequences from the token ids of a pair.
-PairRows = Callable[[list[int], list[int]], list[Row]]
+# Makes sequences from a pair.
+PairRows = Callable[[PairText, PairText], list[Row]]
+_Config = ClassifyConfig | MultiLabelConfig | RegressConfig
 
 
 class Classifier(TaskModel):
@@ -106,9 +107,7 @@ def classify_examples(texts: Sequence[Text], maker: RowMaker, config: ClassifyCo
     def number(text: Text) -> np.int64:
         return np.int64(numbers[_known(text.label, numbers, text)])
 
-    return _examples(
-        texts, _pairs(maker, config), maker, "label", number, both=isinstance(config.network, TowersConfig)
-    )
+    return _examples(texts, maker, config, "label", number)
 
 
 def multilabel_examples(texts: Sequence[Text], maker: RowMaker, config: MultiLabelConfig) -> list[Example]:
@@ -121,7 +120,7 @@ def multilabel_examples(texts: Sequence[Text], maker: RowMaker, config: MultiLab
             row[numbers[_known(label, numbers, text)]] = 1
         return row
 
-    return _examples(texts, maker.pair, maker, "label", holds)
+    return _examples(texts, maker, config, "label", holds)
 
 
 def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConfig) -> list[Example]:
@@ -132,31 +131,32 @@ def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConf
             raise InputError(f"{text.where}: value {text.label!r}: expected a number")
         return np.float32(text.label)
 
-    return _examples(texts, _pairs(maker, config), maker, "value", value, both=isinstance(config.network, TowersConfig))
+    return _examples(texts, maker, config, "value", value)
 
 
-def _pairs(maker: RowMaker, config: ClassifyConfig | RegressConfig) -> PairRows:
+def _pairs(maker: RowMaker, config: _Config) -> PairRows:
     if reads_apart(config.network):
         return maker.apart
-    return maker.both_orders if config.both_orders else maker.pair
+    both_orders = not isinstance(config, MultiLabelConfig) and config.both_orders
+    return maker.both_orders if both_orders else maker.pair
 
 
 def _examples(
-    texts: Sequence[Text], pair: PairRows, maker: RowMaker, term: str, label: Any, *, both: bool = False
+    texts: Sequence[Text], maker: RowMaker, config: _Config, term: str, label: Callable[[Text], Any]
 ) -> list[Example]:
-    """``both``: each text is compared with its second one, which may be empty; a single text is an error.
+    """Two towers compare each text with its second one, which may be empty; a single text is an error.
 
     Otherwise an empty second text counts as none (google-research/bert run_classifier.py).
     """
-    found = []
+    found, pair, both = [], _pairs(maker, config), isinstance(config.network, TowersConfig)
     for block in in_blocks(texts, lambda text: len(text.text) + len(text.second or "")):
-        first = maker.tokenizer.ids_many([text.text for text in block])
-        second = maker.tokenizer.ids_many([text.second or "" for text in block])
-        for text, ids, others in zip(block, first, second, strict=True):
+        pairs = [(text.text, text.second or "") for text in block]
+        read = maker.pair_texts(pairs, mark=config.mark_shared_words)
+        for text, (a, b) in zip(block, read, strict=True):
             if both and text.second is None:
                 place = f"{text.where}: " if text.where else ""  # none for a call in Python
                 raise InputError(f"{place}found one text, expected two to compare")
-            rows = pair(ids, others) if both or text.second else maker.single(ids)
+            rows = pair(a, b) if both or text.second else maker.single(a.ids)
             targets = {} if text.label is None else {term: target([0], [label(text)])}
             found.append(Example(tuple(rows), (len(rows),), targets))
     return found

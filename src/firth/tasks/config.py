@@ -15,6 +15,7 @@ _AUXILIARY_FORM = (
     "positions too, as in openai/finetune-transformer-lm (GPT only)"
 )
 AuxiliaryForm = Literal["tokens", "published"]
+_MARKS = "True: words that both texts of a pair have get segment embeddings of their own (Chen et al. 2017)"
 _BOTH_ORDERS = "True: encode a pair in both orders and add the two vectors that the head reads (GPT's similarity)"
 
 
@@ -30,7 +31,12 @@ def _check_both_orders(windows: "WindowConfig", network: "AnyNetwork") -> None:
         )
 
 
-def _check_apart(network: "AnyNetwork", windows: "WindowConfig") -> None:
+def _check_apart(network: "AnyNetwork", windows: "WindowConfig", *, mark: bool) -> None:
+    if reads_apart(network) and mark:
+        raise ConfigError(
+            f"head.mark_shared_words=true: network.kind={network.kind!r} reads each text by itself, without segments: "
+            "leave one of the two out"
+        )
     if reads_apart(network) and windows.long != "cut":
         raise ConfigError(
             f"network.kind={network.kind!r} reads each text as one sequence, never in windows: set "
@@ -257,6 +263,7 @@ class ClassifyConfig:
         1.0, "divides the logits before the softmax; fitted so that probabilities are calibrated"
     )
     both_orders: bool = option(False, _BOTH_ORDERS)
+    mark_shared_words: bool = option(False, _MARKS)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     auxiliary_form: AuxiliaryForm = option("tokens", _AUXILIARY_FORM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
@@ -267,7 +274,7 @@ class ClassifyConfig:
         _check_labels(self.labels)
         if self.both_orders:
             _check_both_orders(self.windows, self.network)
-        _check_apart(self.network, self.windows)
+        _check_apart(self.network, self.windows, mark=self.mark_shared_words)
         if self.class_weights and (len(self.class_weights) != len(self.labels) or min(self.class_weights) < 0):
             raise ConfigError(f"class_weights={list(self.class_weights)}: expected one, 0 or more, for each label")
         _check_texts(self.network)
@@ -284,6 +291,7 @@ class MultiLabelConfig:
 
     labels: tuple[str, ...] = required("the labels, in the order of the outputs")
     threshold: float = option(0.5, "a label applies from this probability on; chosen on held-out examples")
+    mark_shared_words: bool = option(False, _MARKS)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     auxiliary_form: AuxiliaryForm = option("tokens", _AUXILIARY_FORM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
@@ -302,6 +310,7 @@ class RegressConfig:
     lowest: float = option(0.0, "lowest value in training; predictions are clipped to it")
     highest: float = option(0.0, "highest value in training; predictions are clipped to it")
     both_orders: bool = option(False, _BOTH_ORDERS)
+    mark_shared_words: bool = option(False, _MARKS)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     auxiliary_form: AuxiliaryForm = option("tokens", _AUXILIARY_FORM)
     windows: WindowConfig = option(WindowConfig(), "long texts")
@@ -311,7 +320,7 @@ class RegressConfig:
         check_bounds(self)
         if self.both_orders:
             _check_both_orders(self.windows, self.network)
-        _check_apart(self.network, self.windows)
+        _check_apart(self.network, self.windows, mark=self.mark_shared_words)
         _check_texts(self.network)
 
     @property
@@ -356,9 +365,7 @@ class AnswerConfig:
     max_answer: int = option(30, "maximum length of an answer, in tokens", COUNT)
     n_best: int = option(20, "best starts and ends considered per window, and answers kept", COUNT)
     can_refuse: bool = option(False, "True: a question may have no answer in its context (SQuAD 2.0)")
-    mark_shared_words: bool = option(
-        False, "True: words that question and context share have segment embeddings of their own (Chen et al. 2017)"
-    )
+    mark_shared_words: bool = option(False, _MARKS)
     threshold: float = option(0.0, "predict no answer if its score exceeds the best answer's by more than this")
     windows: WindowConfig = option(WindowConfig(), "long contexts")
     network: Network = option(LinearConfig(dropout=0.0), "network between encoder and output")
@@ -379,6 +386,7 @@ class ChooseConfig:
         1.0, "divides the scores before the softmax; fitted so that probabilities are calibrated"
     )
     shared_dropout: bool = option(False, "True: all choices of a question share one dropout mask (GPT)")
+    mark_shared_words: bool = option(False, _MARKS)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)
     auxiliary_form: AuxiliaryForm = option("tokens", _AUXILIARY_FORM)
     windows: WindowConfig = option(WindowConfig(), "long texts")

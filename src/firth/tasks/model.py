@@ -19,10 +19,12 @@ from firth.layers.initialise import truncated_normal_, xavier_
 from firth.layers.mixing import pool_runs
 from firth.layers.towers import TowersNetwork
 from firth.layers.vocabulary import vocabulary_loss
+from firth.models.bert import Bert
 from firth.models.gpt import Gpt
 from firth.packed import Encoder, Hidden, Tokens
 from firth.tasks.config import AnyNetwork, BiattentiveConfig, LinearConfig, TowersConfig, reads_apart
 from firth.tasks.features import Features, Unit, make_features
+from firth.tasks.rows import N_SEGMENTS
 
 # Standard deviation of a head's initial weights. Source: google-research/bert run_classifier.py.
 HEAD_INIT_RANGE = 0.02
@@ -107,8 +109,16 @@ class TaskModel(Objective):
         ``head``: constructor from input and output width, if not the network's own; ``reads``: what its input vectors
         represent, if not the ``unit``.
 
-        ConfigError for features that the encoder lacks, and for ``auxiliary_lm`` with a bidirectional encoder.
+        ConfigError for features or segments that the encoder lacks, and for ``auxiliary_lm`` with a bidirectional
+        encoder.
         """
+        if getattr(config, "mark_shared_words", False):  # taggers do not read pairs
+            if not isinstance(encoder, Bert):
+                raise ConfigError(
+                    "head.mark_shared_words=true: words are marked by segment embeddings, which only BERT has: leave "
+                    "it out"
+                )
+            encoder.extend_segments(2 * N_SEGMENTS)
         self.encoder, self.config, self.weights = encoder, config, weights
         self.joins_rows = reads_apart(config.network)
         self.features = make_features(encoder, config.network, reads or self.unit)

@@ -5,13 +5,14 @@ google-research/bert run_squad.py (specification of tasks §4), where it applies
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from firth.data.batch import Batch, Target
@@ -20,12 +21,15 @@ from firth.packed import Rows, Tokens, Words
 from firth.tasks.config import WindowConfig
 from firth.text.layouts import Layout
 from firth.text.open_words import OpenWords
-from firth.text.tokenizer import Tokenizer
+from firth.text.shared_words import shared_words
+from firth.text.tokenizer import Encoded, Tokenizer
 
 # Default sequence length of a system that can read any length.
 _DEFAULT_LENGTH = 512
 # Tokens of text that a sequence has to hold besides the special ones of a pair.
 LEAST_WORDS = 8
+# The segments of a pair; tokens of marked words are in as many more.
+N_SEGMENTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,24 @@ def spans(n: int, room: int, stride: int) -> list[tuple[int, int]]:
         begin += min(room, stride)
 
 
+@dataclass(frozen=True, slots=True)
+class PairText:
+    """One text of a pair, or a part of it: its token ids (n,).
+
+    ``shared`` (n,): which tokens belong to words of the other text; None: they are not marked.
+    """
+
+    ids: Sequence[int]
+    shared: Bool[np.ndarray, " n"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def part(self, begin: int, end: int) -> "PairText":
+        """The tokens ``[begin, end)``."""
+        return PairText(self.ids[begin:end], None if self.shared is None else self.shared[begin:end])
+
+
 class RowMaker:
     """Builds sequences in a system's layout. ``noted`` counts texts that did not fit, by what was done with them.
 
@@ -136,35 +158,45 @@ class RowMaker:
         """Tokens between the starts of neighbouring windows of ``room`` tokens."""
         return min(self.windows.stride or max(room // 2, 1), room)
 
+    def pair_texts(self, pairs: Sequence[tuple[str, str]], *, mark: bool) -> Iterator[tuple[PairText, PairText]]:
+        """Tokenise pairs, each text once however many it is part of. ``mark``: the words that both texts have."""
+        known = list(dict.fromkeys(chain.from_iterable(pairs)))
+        if not mark:
+            plain = dict(zip(known, map(PairText, self.tokenizer.ids_many(known)), strict=True))
+            yield from ((plain[a], plain[b]) for a, b in pairs)
+            return
+        encoded = dict(zip(known, self.tokenizer.encode_many(known), strict=True))
+        yield from (marked_texts((a, encoded[a]), (b, encoded[b])) for a, b in pairs)
+
     def single(self, ids: Sequence[int]) -> list[Row]:
         """Build the sequences of one text."""
         found = self._windows(len(ids), self.length - self.layout.n_special)
         cut = found[-1][1] < len(ids)
         return [self.row(self.layout.single(ids[a:b]), cut=cut) for a, b in found]
 
-    def pair(self, a: Sequence[int], b: Sequence[int], *, window_first: bool | None = None) -> list[Row]:
+    def pair(self, a: PairText, b: PairText, *, window_first: bool | None = None) -> list[Row]:
         """Build the sequences of a pair: windows over the longer text (or ``window_first``), each with the other text.
 
         The other text may take half of a sequence, or all that the windowed text leaves; the rest is cut and counted.
         """
         room = self.length - self.layout.n_special_pair
         if len(a) + len(b) <= room:
-            return [self._pair(a, b)]
+            return [self.pair_row(a, b)]
         if self.windows.long == "cut":
             self.noted["cut"] += 1
             n_a, n_b = cut_pair(len(a), len(b), room)
-            return [self._pair(a[:n_a], b[:n_b], cut=True)]
+            return [self.pair_row(a.part(0, n_a), b.part(0, n_b), cut=True)]
         first = len(a) > len(b) if window_first is None else window_first
         long, short = (a, b) if first else (b, a)
         most = max(room // 2, room - len(long))
         cut = len(short) > most
         if cut:
             self.noted["one text of a pair cut"] += 1
-            short = short[:most]
-        parts = [long[x:y] for x, y in self._windows(len(long), room - len(short))]
-        return [self._pair(part, short, cut) if first else self._pair(short, part, cut) for part in parts]
+            short = short.part(0, most)
+        parts = [long.part(x, y) for x, y in self._windows(len(long), room - len(short))]
+        return [self.pair_row(*((part, short) if first else (short, part)), cut=cut) for part in parts]
 
-    def both_orders(self, a: Sequence[int], b: Sequence[int]) -> list[Row]:
+    def both_orders(self, a: PairText, b: PairText) -> list[Row]:
         """Build a pair as two sequences, one per order of its texts; what does not fit is cut, as for ``pair``."""
         room = self.length - self.layout.n_special_pair
         cut = len(a) + len(b) > room
@@ -172,12 +204,12 @@ class RowMaker:
         rows = []
         for x, y in ((a, b), (b, a)):
             n_x, n_y = cut_pair(len(x), len(y), room)
-            rows.append(self._pair(x[:n_x], y[:n_y], cut))
+            rows.append(self.pair_row(x.part(0, n_x), y.part(0, n_y), cut=cut))
         return rows
 
-    def apart(self, a: Sequence[int], b: Sequence[int]) -> list[Row]:
+    def apart(self, a: PairText, b: PairText) -> list[Row]:
         """Build a pair as two sequences, one per text; segment 1 marks the second, so that a batch can pair them."""
-        (first,), (second,) = self.single(a), self.single(b)
+        (first,), (second,) = self.single(a.ids), self.single(b.ids)
         return [first, replace(second, segments=np.ones_like(second.segments))]
 
     def _windows(self, n: int, room: int) -> list[tuple[int, int]]:
@@ -189,8 +221,9 @@ class RowMaker:
         self.noted["read in windows"] += 1
         return spans(n, room, self.stride(room))
 
-    def _pair(self, a: Sequence[int], b: Sequence[int], cut: bool = False) -> Row:
-        return self.row(*self.layout.pair(a, b), cut=cut)
+    def pair_row(self, a: PairText, b: PairText, *, cut: bool = False) -> Row:
+        """The sequence of a pair that fits."""
+        return self.row(*marked_pair(self.layout, a, b), cut=cut)
 
     def row(
         self,
@@ -206,6 +239,21 @@ class RowMaker:
         chars = self.tokenizer.characters(ids) if self.characters else None
         known = np.where(np.asarray(ids) < self.tokenizer.size, ids, self.tokenizer.unk_id)
         return make_row(known, segments, words, cut=cut, chars=chars)
+
+
+def marked_texts(first: tuple[str, Encoded], second: tuple[str, Encoded]) -> tuple[PairText, PairText]:
+    """The texts of a pair, each given with its tokens, with the words that both have marked."""
+    a, b = shared_words(first, second)
+    return PairText(first[1].ids, a), PairText(second[1].ids, b)
+
+
+def marked_pair(layout: Layout, a: PairText, b: PairText) -> tuple[list[int], list[int]]:
+    """The sequence of a pair, and its segments: the tokens of words to mark have their own."""
+    ids, segments = layout.pair(a.ids, b.ids)
+    for begin, text in ((len(layout.first), a), (layout.begin_of_second(len(a)), b)):
+        for at in () if text.shared is None else np.flatnonzero(text.shared).tolist():
+            segments[begin + at] += N_SEGMENTS
+    return ids, segments
 
 
 def make_row(
