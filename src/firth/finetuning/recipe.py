@@ -246,6 +246,7 @@ def with_defaults(
     *,
     n_train: int,
     documents: bool,
+    pairs: bool = False,
     has_summary: bool = True,
     pretrained: bool = True,
     n_layers: int = 0,
@@ -256,14 +257,14 @@ def with_defaults(
     ``n_train``: number of training examples; few get more epochs (see ``epochs_for``).
     ``has_summary``: whether the encoder's summary vector of a text was trained; if not, the mean of its tokens is read.
     ``pretrained``: whether all of the encoder's weights are. ``n_layers``: of the encoder. ``documents``: sentences
-    share sequences. Settings of the system that a head of this kind does not have are left out.
+    share sequences. ``pairs``: texts are pairs. Settings that a head of this kind does not have are left out.
     """
     own = {table: dict(values) for table, values in SYSTEMS[system].tuning.items()}
     known = {field.name for field in dataclasses.fields(TASKS[kind].config)}
     said = laid_over(preset_settings(plain, kind), plain)
     usual = {"optim": {"warmup_share": _WARMUP_SHARE, "learning_rate": _BASE_RATE}, "train": {}}
     epochs, updates = own.get("train", {}).pop("epochs", _EPOCHS), float(FEWEST_UPDATES)
-    small = small_settings(kind, said["head"], n_layers) if is_small(width, has_summary) else None
+    small = small_settings(kind, said["head"], n_layers, pairs=pairs) if is_small(width, has_summary) else None
     if small is not None:
         usual, epochs, updates = laid_over(usual, small.tables_of(n_train)), small.epochs, small.updates_of(n_train)
     if said["adapt"].get("frozen_groups"):

@@ -50,7 +50,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         # A resolved recipe has the preset; note it all the same, so that a resumed run says the same as before.
         if plain.get("head_preset") == "towers":
             labelled.notes.append(
-                "the two texts of a pair are read apart, as suits a small encoder (head_preset=towers; "
+                "the two texts of a pair are read apart, as suits a small encoder that is frozen (head_preset=towers; "
                 "--set head.network.kind=linear reads them in one sequence)"
             )
     plain["head"] = labelled.options | plain["head"]
@@ -61,6 +61,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         base.config.width,
         n_train=len(labelled.train),
         documents=labelled.has_documents,
+        pairs=labelled.has_pairs,
         has_summary=base.has_summary,
         pretrained=base.weights is not None and {"pooler"}.issuperset(base.untrained),
         n_layers=getattr(base.config, "n_layers", 0),

@@ -79,10 +79,10 @@ def is_small(width: int, has_summary: bool) -> bool:
     return not has_summary and width <= _WIDTH
 
 
-def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSettings | None:
+def small_settings(kind: str, head: Mapping[str, Any], n_layers: int, *, pairs: bool) -> SmallSettings | None:
     """The settings for a kind of task; None if the usual ones apply. Learning rates are those of 768 units.
 
-    ``head``: the recipe's options of it. ``n_layers``: of the encoder.
+    ``head``: the recipe's options of it. ``n_layers``: of the encoder. ``pairs``: whether the texts are pairs.
     """
     network = _table(head, "network")
     if kind == "tag":
@@ -96,19 +96,22 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int) -> SmallSe
         del read["mix"]
     else:
         read["layers"] = list(range(n_layers + 1))
-    tables = {**_TEXT_TABLES, "head": {"network": read}}
+    head = {"network": read} | ({"mark_shared_words": True} if pairs else {})
+    tables = {**_TEXT_TABLES, "head": head}
     return SmallSettings(tables, few=_FEW_TABLES, epochs=3.0, updates=350, grow=True, averaged=3)
 
 
 def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:
-    """Whether a small encoder reads the two texts of a pair apart, as two towers, because a recipe does not say how.
+    """Whether a frozen small encoder reads the two texts of a pair apart, as two towers, because a recipe does not say
+    how.
 
-    In one sequence, attention between the texts must be learned from the labels alone: docs/learning.md compares both.
+    It cannot learn what marks of shared words mean, nor attention between the texts: docs/learning.md compares both.
     """
     head = plain.get("head", {})
     network, windows = _table(head, "network"), _table(head, "windows")
     return (
-        kind in ("classify", "regress")
+        bool(plain.get("adapt", {}).get("frozen_groups"))
+        and kind in ("classify", "regress")
         and "head_preset" not in plain
         and not head.get("both_orders")
         and not {"kind", "hidden_width"} & set(network)
