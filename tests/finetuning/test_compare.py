@@ -103,7 +103,9 @@ def test_scores_of_unequal_numbers_of_labels_are_not_set_beside_each_other_as_eq
 ) -> None:
     real = module._expected_s
     monkeypatch.setattr(
-        module, "_expected_s", lambda way, n, done: real(way, n, done) if way.baseline or n == 30 else 1e6
+        module,
+        "_expected_s",
+        lambda way, n, done, **same: real(way, n, done, **same) if way.baseline or n == 30 else 1e6,
     )
     options = {"models": [str(tiny_run)], "sizes": (30,), "settings": FAST, "tell": lambda text: None}
     results = compare("classify", config(files), tmp_path / "c", **options).results  # type: ignore[arg-type]
@@ -310,6 +312,23 @@ def test_estimates_grow_with_the_examples_that_are_read() -> None:
     # A small encoder reads 100 labels 112 times, 1,000 labels 12 times (in the same time), and 10,000 five times.
     assert module._expected_s(way, 1000, {100: {"seconds": 10.0, "epochs": 112.0}}) == pytest.approx(12)
     assert module._expected_s(way, 10_000, {1000: {"seconds": 10.0, "epochs": 12.0}}) == pytest.approx(48, rel=0.01)
+    # Epochs that the user gives are the same for all.
+    given = {100: {"seconds": 10.0, "epochs": 3.0}}
+    assert module._expected_s(way, 1000, given, same_epochs=True) == pytest.approx(120)
+    baseline = Way("baseline", "baseline", "", baseline=True)
+    assert module._expected_s(baseline, 300, given, same_epochs=True) == module._expected_s(baseline, 300, given)
+
+
+def test_the_time_of_a_fit_counts_what_came_before_a_stop(files: Path, tmp_path: Path, tiny_run: Path) -> None:
+    options = {"models": [str(tiny_run)], "sizes": (30,), "settings": FAST, "tell": lambda text: None}
+    compare("classify", config(files), tmp_path / "c", **options)  # type: ignore[arg-type]
+    folder = tmp_path / "c" / "cells" / "fine-tuned-1"
+    cell = next(folder.rglob("cell.json"))
+    result = next(cell.parent.glob("run/runs/*/result.json"))
+    result.write_text(json.dumps(json.loads(result.read_text()) | {"elapsed_s": 1000.0}))
+    cell.unlink()
+    compare("classify", config(files), tmp_path / "c", **options)  # type: ignore[arg-type]
+    assert json.loads(cell.read_text())["seconds"] >= 1000
 
 
 def scored_texts(files: Path) -> dict[str, list[str]]:

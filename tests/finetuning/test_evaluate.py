@@ -98,6 +98,34 @@ def test_pairs_are_refused_by_a_model_of_single_texts(classifier: Path, tmp_path
         evaluate(tmp_path / "tfidf", str(pairs), LabelledConfig())
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+@pytest.mark.parametrize("key", ["text", "review"])
+def test_the_keys_of_the_training_data_are_read_again(tmp_path: Path, suffix: str, key: str) -> None:
+    """Also where a usual name holds other labels."""
+    rows = [
+        {key: f"{'good' if n % 3 else 'bad'} {n}", "label": "ab"[n % 2], "mood": "ab"[n % 3 > 0]} for n in range(24)
+    ]
+
+    def file(name: str, rows: list[dict[str, str]]) -> Path:
+        lines = json.dumps(rows) if suffix == ".json" else "".join(json.dumps(row) + "\n" for row in rows)
+        return write(tmp_path / f"{name}{suffix}", lines)
+
+    train, columns = file("t", rows), f"text={key},label=mood"
+    plain = {"task": "classify", "model": "tfidf", "data": {"train": str(train), "columns": columns}}
+    run_baseline(resolve_baseline(plain, [], "test"), tmp_path / "tfidf", tell=lambda text: None)
+    found = evaluate(tmp_path / "tfidf", str(train), LabelledConfig())
+    assert found["scores"]["accuracy"] == 1
+    assert any(
+        note.endswith(f"columns {columns}, as in the model's training data (--columns)") for note in found["notes"]
+    )
+    # A file with the usual names alone.
+    usual = file("u", [{"text": row[key], "label": row["mood"]} for row in rows])
+    assert evaluate(tmp_path / "tfidf", str(usual), LabelledConfig())["scores"]["accuracy"] == 1
+    # The label is missing: a line says so.
+    with pytest.raises(InputError, match="found no 'mood'"):
+        evaluate(tmp_path / "tfidf", str(file("v", [{key: row[key]} for row in rows])), LabelledConfig())
+
+
 def test_a_pre_trained_model_has_no_scores(tiny_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not fine-tuned for a task: fine-tune it"):
         evaluate(tiny_run, str(write(tmp_path / "g.tsv", GOLD)), LabelledConfig())

@@ -484,6 +484,35 @@ def test_the_head_of_a_fine_tuned_model_goes_on_to_the_same_task(plain: dict[str
         assert again.base.learnt_head(other) == {}
 
 
+def test_a_tagger_goes_on_without_the_crf_of_its_model(tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.conll").write_text("Ann B-X\nmet O\n\nBob B-X\nran O\n\n" * 4)
+    plain = {"model": str(tiny_run), "task": "tag", "data": {"train": str(tmp_path / "t.conll")}}
+    settings = ["train.epochs=1", "train.evaluations_per_epoch=0"]
+    run_resolved(resolve(plain, [*settings, "head.crf=true"], "t"), tmp_path / "first", tell=QUIET)
+    plain["model"] = str(tmp_path / "first")
+    run_resolved(resolve(plain, settings, "t"), tmp_path / "second", tell=QUIET)
+    assert not any("crf" in name for name in read_model(tmp_path / "second" / "model").objective.state_dict())
+
+
+@pytest.mark.parametrize(("pool", "untrained"), [("mean", ("encoder.pooler",)), ("summary", ())])
+def test_what_fine_tuning_does_not_train_stays_untrained(
+    plain: dict[str, Any], tiny_run: Path, tmp_path: Path, pool: str, untrained: tuple[str, ...]
+) -> None:
+    base = read_model(tiny_run / "model")
+    (tmp_path / "base").mkdir()
+    write_model(
+        tmp_path / "base",
+        base.system_name,
+        base.task,
+        base.objective,
+        base.tokenizer,
+        base.provenance,
+        untrained=("encoder.pooler",),
+    )
+    run(plain | {"model": str(tmp_path / "base"), "head": {"network": {"pool": pool}}}, tmp_path / "out")
+    assert read_model(tmp_path / "out" / "model").untrained == untrained
+
+
 def test_a_folder_in_the_way_and_one_that_is_no_fine_tuning(
     plain: dict[str, Any], tiny_run: Path, tmp_path: Path
 ) -> None:
@@ -891,7 +920,7 @@ def test_marks_of_frozen_embeddings_are_refused() -> None:
     assert dataclasses.replace(recipe, head=marked).head.mark_shared_words
 
 
-def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:
+def test_small_encoders_mark_the_words_of_a_pair_or_read_it_apart_if_frozen(tmp_path: Path) -> None:
     pairs = "".join(f"text {i}\ttext {i % 7}\t{i % 5}\n" for i in range(40))
     (tmp_path / "pairs.tsv").write_text("text\tsecond\tlabel\n" + pairs)
     (tmp_path / "texts.tsv").write_text("text\tlabel\n" + "".join(f"text {i}\t{i % 5}\n" for i in range(40)))
@@ -901,7 +930,12 @@ def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:
         data = {"train": where, "dev": where}
         return resolve({"model": "firth-mini-en", "task": "regress", "data": data} | said, (), str(tmp_path))
 
-    apart = of()
+    for task in ("regress", "classify", "multilabel"):
+        marked = of(task=task).recipe
+        assert marked.head.mark_shared_words and marked.head.network.kind == "linear" and not marked.head_preset
+    assert not of("texts.tsv").recipe.head.mark_shared_words
+    frozen = {"frozen_groups": -1}
+    apart = of(adapt=frozen)
     assert apart.recipe.head_preset == "towers" and apart.recipe.head.network.kind == "towers"
     assert any("read apart" in note for note in apart.labelled.notes)
     # The written recipe records it; a resumed run has it all the same.
@@ -910,10 +944,10 @@ def test_small_encoders_read_a_pair_as_two_towers(tmp_path: Path) -> None:
     # The model's length does not remain in the preset.
     assert "length" not in HEADS["towers"].settings["head"]["windows"]
     for other in (
-        of("texts.tsv"),
-        of(head_preset=""),
-        of(head={"network": {"kind": "linear"}}),
-        of(head={"windows": {"long": "windows"}}),
+        of("texts.tsv", adapt=frozen),
+        of(adapt=frozen, head_preset=""),
+        of(adapt=frozen, head={"network": {"kind": "linear"}}),
+        of(adapt=frozen, head={"windows": {"long": "windows"}}),
         of(head={"both_orders": True, "windows": {"long": "cut"}}),
         of(model="bert-mini", tokenizer=apart.recipe.model),
     ):

@@ -82,6 +82,12 @@ def test_a_label_that_only_the_dev_file_has_is_an_error_at_its_line(tmp_path: Pa
     assert len(read("classify", {"labels": ["a", "b", "c"]}, train=train, dev=dev).dev["dev"]) == 2
 
 
+def test_training_examples_that_are_all_left_out(tmp_path: Path) -> None:
+    train, dev = write(tmp_path / "t.tsv", table(ROWS)), write(tmp_path / "d.tsv", table([("x", "p"), ("y", "q")]))
+    with pytest.raises(InputError, match=r"^0 training examples left: give more examples$"):
+        read("classify", {"labels": ["p", "q"]}, train=train, dev=dev, skip_bad=True, choose_on="dev")
+
+
 def test_a_tag_that_only_the_dev_file_has(tmp_path: Path) -> None:
     train = write(tmp_path / "t.conll", "Ann B-PER\nsang O\n\nBob B-PER\nLee I-PER\n\nnow O\n")
     dev = write(tmp_path / "d.conll", "in O\nOslo B-LOC\n")

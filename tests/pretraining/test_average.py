@@ -66,13 +66,15 @@ def test_no_score_of_a_part_is_said_of_the_mean(tmp_path: Path, tiny_run: Path) 
             "base": {"system": "bert", "provenance": base.provenance},
             "step": 10 * number,
             "dev": {"accuracy": 0.5 + 0.123 * number},
+            "held_out": {"accuracy": 0.5 + 0.123 * number},
         }
         (tmp_path / str(number)).mkdir()
         write_model(tmp_path / str(number), "bert", "classify", made, base.tokenizer, facts)
     average([tmp_path / "1", tmp_path / "2"], tmp_path / "mean")
     found = read_model(tmp_path / "mean")
     assert found.objective.config.temperature == 1.5, "fitted after training, as the weights were before"
-    assert found.provenance.keys() & {"dev", "step"} == set() and found.provenance["average"]["steps"] == [10, 20]
+    assert found.provenance.keys() & {"dev", "held_out", "seed", "step"} == set()
+    assert found.provenance["average"]["steps"] == [10, 20]
     assert found.provenance["base"]["provenance"]["dev"] == base.provenance["dev"]
     for name in ("firth.json", "README.md"):
         text = (tmp_path / "mean" / name).read_text("utf-8")

@@ -340,6 +340,7 @@ def test_hugging_faces_tasks(serve: Serve, predictors: dict[str, Any]) -> None:
             client.post("/models/choose/pipeline/multiple-choice", {"inputs": choice}),
             client.post("/models/masked/pipeline/fill-mask", {"inputs": f"the {MASK} is {MASK}"}),
             client.post("/models/baseline/pipeline/token-classification", {"inputs": "The farmer"}),
+            client.post("/models/plain tags/pipeline/token-classification", {"inputs": "The farmer"}),
             client.post(
                 "/models/classify/pipeline/text-classification",
                 {"inputs": [{"text": "a", "text_pair": "b"}], "parameters": {"top_k": 1}},
@@ -347,8 +348,8 @@ def test_hugging_faces_tasks(serve: Serve, predictors: dict[str, Any]) -> None:
         )
         return [answer.json() for answer in await asyncio.gather(*asked)]
 
-    root, tagged, answered, chosen, masked, baseline, pair = serve(
-        work, "classify", "tag", "answer", "choose", "masked", "baseline"
+    root, tagged, answered, chosen, masked, baseline, plain, pair = serve(
+        work, "classify", "tag", "answer", "choose", "masked", "baseline", "plain tags"
     )
     assert labels(root[0]) == pytest.approx(predictors["classify"].predict("the river").probabilities, abs=1e-5)
     entities = predictors["tag"].predict(sentence).entities
@@ -365,6 +366,8 @@ def test_hugging_faces_tasks(serve: Serve, predictors: dict[str, Any]) -> None:
     pieces = predictors["masked"].loaded.tokenizer.pieces
     assert all(pieces[one["token"]] == one["token_str"] for mask in masked for one in mask)
     assert baseline == [{"entity_group": "X", "score": 1.0, "word": "farmer", "start": 4, "end": 10}]
+    # Tags that mark no entities are those of words, O among them.
+    assert [(one["entity_group"], one["word"]) for one in plain] == [("O", "The"), ("X", "farmer")]
     assert len(pair) == 1 and len(pair[0]) == 1
 
 

@@ -92,6 +92,12 @@ def test_plain_tags_have_an_accuracy_alone() -> None:
     assert score_tags(*tagged("NOUN:NOUN VERB:NOUN"), ()) == {"tag_accuracy": 0.5}
 
 
+def test_words_outside_any_entity_are_scored_by_what_is_predicted() -> None:
+    assert score_tags(*tagged("O:PER O:O"), ()) == {"tag_accuracy": 0.5}
+    assert score_tags(*tagged("O:B-PER O:O"), ())["precision"] == 0
+    assert "entity_f1" in score_tags(*tagged("O:O"), ())
+
+
 def test_tags_of_klue_have_its_scores_without_spaces() -> None:
     records = [Tagged("김 a", ((0, 1), (1, 2), (2, 3)), ("B-PS", "O", "O"))]
     wrong_space = [TaggedText(("B-PS", "B-LC", "O"), (1.0,) * 3, ())]

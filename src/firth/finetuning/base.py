@@ -100,7 +100,8 @@ class Base:
         """
         if self.task is None or self.origin["task"] != recipe.kind or recipe.adapt.transferred_groups != -1:
             return {}
-        asked, learnt = ((one.network, getattr(one, "labels", ())) for one in (recipe.head, self.task.config))
+        options = ("network", "labels", "crf")  # those that decide which weights there are
+        asked, learnt = ([getattr(head, name, None) for name in options] for head in (recipe.head, self.task.config))
         state = self.task.state_dict() if asked == learnt else {}
         return {name: weight for name, weight in state.items() if not name.startswith("encoder.")}
 

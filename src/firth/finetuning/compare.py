@@ -38,6 +38,7 @@ from firth.finetuning.joint import fit_joint, keep_joint
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
 from firth.finetuning.resolve import resolve
+from firth.finetuning.results import RESULTS as RUN_RESULTS
 from firth.finetuning.small import growth
 from firth.manifest import MANIFEST
 from firth.pretraining.run import RECIPE
@@ -327,7 +328,10 @@ class _Comparing:
         done = cells[way.folder]
         missing = self._missing(way, n, cells)
         left_s = self.budget_s - self.spent_s
-        expected_s = cells["baseline"][n]["seconds"] if way.joint and not missing else _expected_s(way, n, done)
+        if way.joint and not missing:
+            expected_s = cells["baseline"][n]["seconds"]
+        else:
+            expected_s = _expected_s(way, n, done, same_epochs="train.epochs" in self.settings)
         # The baseline's first fit always runs: without it there is nothing to compare with.
         if not missing and (expected_s <= left_s or (way.baseline and not done)):
             return True
@@ -398,9 +402,12 @@ class _Comparing:
         self._fit(way, n, folder / "run")
         cell = score_fit(folder / "run", self.labelled.kind, self.dev)
         cell |= {"way": way.name, "labels": n, "seconds": time.monotonic() - started_at_s}
-        if not way.baseline and not way.joint and "train.epochs" not in self.settings:
+        if not way.baseline and not way.joint:
             train = read_toml(folder / "run" / RECIPE)["train"]
             cell["epochs"] = train["epochs"] * train["seeds"]
+            # A stop may have come between a run's beginning and this cell.
+            trained_s = sum(run["elapsed_s"] for run in read_json(folder / "run" / RUN_RESULTS)["runs"])
+            cell["seconds"] = max(cell["seconds"], trained_s)
         write_json(folder / "cell.json", cell)
         return cell
 
@@ -453,11 +460,16 @@ class _Comparing:
         write_folder(self.out / "model", copy)
 
 
-def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]]) -> float:
-    """Estimate the time of a fit from the largest finished one of its way."""
+def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]], *, same_epochs: bool = False) -> float:
+    """Estimate the time of a fit from the largest finished one of its way.
+
+    ``same_epochs``: fine-tuning has the same number for any number of examples.
+    """
     if not done:
         return 0.0 if way.baseline else _LEAST_S
     before = max(done)
+    if same_epochs and not way.baseline:
+        return float(_DOUBT * done[before]["seconds"] * n / before)
     # Examples read over all epochs: small sets are read more often, for enough updates, and larger ones take no less.
     read = done[before].get("epochs", epochs_for(before)) * before
     return _DOUBT * done[before]["seconds"] * max(epochs_for(n) * n, read * growth(n) / growth(before)) / read

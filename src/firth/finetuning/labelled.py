@@ -135,6 +135,8 @@ def _check_learnable(
     limited = f" (data.limit={config.limit})" if config.limit else ""
     what = f"{len(train):,} training example{'' if len(train) == 1 else 's'}{held_out}{limited}"
     more = "raise --limit" if config.limit else "give more examples"
+    if not train:
+        raise InputError(f"{what} left: {more}")
     if kind == "regress" and len({record.label for record in train}) < 2:
         raise InputError(f"{what}: all have the value {train[0].label}; expected two values or more: {more}")
     if kind != "classify":

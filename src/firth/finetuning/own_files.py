@@ -17,7 +17,7 @@ from firth.tasks.readers.columns import (
     names_columns,
     names_other_texts,
 )
-from firth.tasks.readers.files import Problems, bare_suffix, check_file, read_jsonl
+from firth.tasks.readers.files import Problems, bare_suffix, check_file
 from firth.tasks.readers.questions import read_squad
 from firth.tasks.readers.tagging import (
     in_bio,
@@ -28,7 +28,7 @@ from firth.tasks.readers.tagging import (
     read_tagged_jsonl,
     read_words,
 )
-from firth.tasks.readers.texts import Columns, TextFormat, TextKind, parse_columns, read_texts
+from firth.tasks.readers.texts import Columns, TextFormat, TextKind, has_keys, parse_columns, read_texts
 from firth.text.records import Record, Text
 
 # File formats by kind of task, each with its suffixes. Texts have their own readers.
@@ -53,6 +53,7 @@ _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...
 _LONGEST_SENTENCE = 1000
 _LOOKS_LIKE_HEADER = "the first line looks like a header and is no example (--no-header: it is one)"
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
+_JSON = ("json", "jsonl")
 _TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
 _TEXT_KINDS = get_args(TextKind)
 # The value that the readers take for each --header.
@@ -76,9 +77,9 @@ def with_columns(
     """
     path = Path(file)
     form = _table_form(path, config)
-    is_jsonl = (config.format if config.format != "auto" else bare_suffix(path)) in ("jsonl", ".jsonl")
-    if is_jsonl and learnt and not config.columns and kind in _TEXT_KINDS and path.is_file():
-        return _with_learnt_keys(path, config, learnt, problems)
+    given = config.format if config.format != "auto" else bare_suffix(path).removeprefix(".")
+    if given in _JSON and learnt and not config.columns and kind in _TEXT_KINDS and path.is_file():
+        return _with_learnt_keys(path, config, learnt, problems, labelled=labelled)
     if kind not in _TEXT_KINDS or form not in ("tsv", "csv") or not path.is_file():
         return config
     header = _HEADER[config.header]
@@ -121,11 +122,12 @@ def _check_header(file: str, guess: ColumnGuess | None) -> None:
         raise InputError(f"{file}: line 1 may name the columns or be a text: give --header or --no-header")
 
 
-def _with_learnt_keys(path: Path, config: LabelledConfig, learnt: str, problems: Problems) -> LabelledConfig:
-    """Add the keys of a model's training data, if the first object has that of the text."""
-    key = parse_columns(learnt).text
-    _, first = next(read_jsonl(path, Problems(skip_bad=True)), (0, {}))
-    if key == "text" or key not in first:
+def _with_learnt_keys(
+    path: Path, config: LabelledConfig, learnt: str, problems: Problems, *, labelled: bool
+) -> LabelledConfig:
+    """Add the keys of a model's training data, if the first object of a JSON file has them."""
+    keys = {part: str(key) for part, key in parse_columns(learnt).given().items()}
+    if all(part == key for part, key in keys.items()) or not has_keys(path, keys, labelled=labelled):
         return config
     problems.note(f"{path}: columns {learnt}, as in the model's training data (--columns)")
     return dataclasses.replace(config, columns=learnt)

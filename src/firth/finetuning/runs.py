@@ -367,9 +367,7 @@ class Runs:
         folder = self.folder(number, AVERAGE)
         if not (folder / "scores.json").is_file() and not (folder / "model").exists():
             mean, _ = mean_of([self.out / run["folder"] / "model" for run in members])
-            facts = {key: value for key, value in mean.provenance.items() if key not in ("seed", "step", HELD_OUT)}
-            facts["seeds"] = [run["seed"] for run in members]
-            rewrite_model(folder / "model", dataclasses.replace(mean, provenance=facts))
+            rewrite_model(folder / "model", mean, facts={"seeds": [run["seed"] for run in members]})
         score = fmean(run["best"] for run in members)
         settings = list(self.settings[number])
         return [{"seed": AVERAGE, "best": score, "settings": settings, "folder": str(folder.relative_to(self.out))}]

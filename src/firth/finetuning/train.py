@@ -119,7 +119,17 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
         origin |= {"step": facts["step"], HELD_OUT: facts["dev"]}
         if (pairs := reads_pairs(run.held.records)) is not None:
             origin[PAIRS] = pairs
-        write_model(place, run.base.system_name, recipe.kind, full, run.base.tokenizer, origin, weights=weights)
+        untrained = still_untrained(run.base, full)
+        write_model(
+            place,
+            run.base.system_name,
+            recipe.kind,
+            full,
+            run.base.tokenizer,
+            origin,
+            untrained=untrained,
+            weights=weights,
+        )
 
     folder.mkdir(parents=True, exist_ok=True)
     config, resting = run.train_config(), None
@@ -176,6 +186,16 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
     return result
 
 
+def still_untrained(base: Base, model: TaskModel) -> tuple[str, ...]:
+    """The parts of the encoder that the base never trained, and that this fine-tuning does not train either."""
+
+    def learns(part: str) -> bool:
+        read = part != "pooler" or model.features.summary
+        return read and any(p.requires_grad for p in getattr(model.encoder, part).parameters())
+
+    return tuple(f"encoder.{part}" for part in base.untrained if not learns(part))
+
+
 def _no_flops(batch: Any) -> float:
     """No encoder FLOPs: with stored features the encoder does not run."""
     return 0.0
@@ -214,7 +234,16 @@ def rewrite_model(folder: Path, loaded: Loaded, *, options: Any = None, facts: M
     provenance = loaded.provenance | dict(facts or {})
 
     def fill(place: Path) -> None:
-        write_model(place, loaded.system_name, loaded.task, model, loaded.tokenizer, provenance)
+        write_model(
+            place,
+            loaded.system_name,
+            loaded.task,
+            model,
+            loaded.tokenizer,
+            provenance,
+            untrained=loaded.untrained,
+            embedding=loaded.embedding,
+        )
 
     write_folder(folder, fill)
 

@@ -20,6 +20,8 @@ from firth.training.checkpoint import list_checkpoints
 
 # Options that are fitted to held-out examples after training: they are averaged along with the weights.
 _FITTED = frozenset({"temperature", "threshold"})
+# Facts about a single model that do not hold for a mean.
+_OF_ONE = frozenset({"step", "seed", "dev", "held_out"})
 
 
 def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> list[Path]:
@@ -35,7 +37,7 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
         folders = _last_checkpoints(folders[0], last)
     first, steps = mean_of(folders)
     made: dict[str, Any] = {
-        **{key: value for key, value in first.provenance.items() if key not in ("step", "dev")},
+        **first.provenance,
         "average": {"folders": [str(folder) for folder in folders], "steps": steps},
     }
 
@@ -56,7 +58,7 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
 
 
 def mean_of(folders: Sequence[Path]) -> tuple[Loaded, list[Any]]:
-    """The first model with the arithmetic mean of all models' weights, and the step of each.
+    """The first model with the arithmetic mean of all models' weights, without its scores, and the step of each.
 
     CheckpointError for one that is damaged, or differs from the first in sizes, tokenizer or objective.
     """
@@ -75,7 +77,8 @@ def mean_of(folders: Sequence[Path]) -> tuple[Loaded, list[Any]]:
             found.append(getattr(loaded.objective.config, name))
     _set_means(first, sums, len(folders))
     first.objective.config = replace(options, **{name: fmean(found) for name, found in fitted.items()})
-    return first, steps
+    provenance = {key: value for key, value in first.provenance.items() if key not in _OF_ONE}
+    return replace(first, provenance=provenance), steps
 
 
 def _last_checkpoints(run: Path, last: int) -> list[Path]:

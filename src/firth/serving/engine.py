@@ -116,9 +116,10 @@ class Engine:
             self._stopped = True
             self._changed.notify_all()
         self._thread.join()
-        for ticket in list(self._tickets.values()):
-            ticket.future.set_exception(_stopping())
-        self._tickets.clear()
+        with self._changed:  # a caller that leaves meanwhile drops its request too
+            for ticket in self._tickets.values():
+                ticket.future.set_exception(_stopping())
+            self._tickets.clear()
         self.tokenizers.shutdown(wait=False, cancel_futures=True)
         self.searches.shutdown(wait=False, cancel_futures=True)
         self.learners.shutdown(wait=False, cancel_futures=True)

@@ -68,6 +68,12 @@ class Hosted:
         return "gpu" if not isinstance(self.predictor, Baseline) and self.predictor.device.type == "cuda" else "cpu"
 
     @property
+    def tags_entities(self) -> bool:
+        """Whether the tags of a tagger mark entities."""
+        tagger = self.predictor.method if isinstance(self.predictor, Baseline) else self.predictor.loaded.objective
+        return bool(tagger.config.scheme != "plain")
+
+    @property
     def batch_matters(self) -> bool:
         """Whether a sequence's outputs depend on what else is in its batch."""
         if isinstance(self.predictor, Baseline):

@@ -211,13 +211,14 @@ async def tokens(context: Context, body: TaskBody) -> Any:
     refuse_other("aggregation_strategy", options.aggregation_strategy, None, "simple", "first", "average", "max")
     refuse_other("stride", options.stride, None)
     answers = await _predictions(context, "/token-classification", context.texts(inputs))
-    found = [_entities(record, answer, options.ignore_labels) for record, answer in answers]
+    of_entities = context.hosted("predict").tags_entities
+    found = [_entities(record, answer, options.ignore_labels, of_entities) for record, answer in answers]
     return found if several else found[0]
 
 
-def _entities(record: Any, answer: TaggedText, ignored: list[str]) -> list[dict[str, Any]]:
-    """Named entities; if the tags are not of entities, each word's tag."""
-    if any(tag[:2] in ("B-", "I-") or tag == "O" for tag in answer.tags):
+def _entities(record: Any, answer: TaggedText, ignored: list[str], of_entities: bool) -> list[dict[str, Any]]:
+    """Named entities; if the tags are not ``of_entities``, each word's tag."""
+    if of_entities:
         spans = [(e.label, e.score, e.start, e.end) for e in answer.entities]
     else:
         words = zip(answer.tags, answer.probabilities, record.spans, strict=True)

@@ -148,10 +148,12 @@ def serve(served: Served) -> None:
             asyncio.run_coroutine_threadsafe(state.engine.drained(), loop).result()
         finally:
             state.engine.draining = True
-            if state.started:
-                state.engine.stop()
-            server.should_exit = True
-            thread.join()
+            try:
+                if state.started:
+                    state.engine.stop()
+            finally:
+                server.should_exit = True
+                thread.join()
     say("stopped")
 
 

@@ -97,7 +97,7 @@ def break_down_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], la
     """Break down tagging: entities by type, or words by tag. Confusion matrix and baseline count words."""
     gold = [tuple(record.tags or ()) for record in records]
     predicted = [answer.tags for answer in answers]
-    of_entities = has_entities(gold)
+    of_entities = has_entities(gold, predicted)
     name = _type_of if of_entities else str
     words = [[name(tag) for tags in some for tag in tags] for some in (gold, predicted)]
     known = sorted({*words[0], *words[1]}, key=lambda label: (of_entities and label == OUTSIDE, label))

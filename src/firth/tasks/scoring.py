@@ -14,6 +14,7 @@ from firth.metrics.correlation import pearson, spearman
 from firth.metrics.question_answering import korquad_v1, squad_v1, squad_v2
 from firth.metrics.tagging import KLUE_NER_TAGS, conlleval, klue_ner_scores, token_accuracy
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, TaggedText, Valued
+from firth.tasks.tag_schemes import OUTSIDE, split_tag
 from firth.text.records import Choice, Question, Tagged, Text
 
 Scores = dict[str, float]
@@ -78,7 +79,7 @@ def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels:
     gold = [_gold(record.tags, record.where) for record in records]
     predicted = [answer.tags for answer in answers]
     scores = {"tag_accuracy": token_accuracy(gold, predicted)}
-    if has_entities(gold):
+    if has_entities(gold, predicted):
         tags = {tag for sentence in gold for tag in sentence}
         found = conlleval(gold, predicted)
         scores |= {"entity_f1": found.f1, "precision": found.precision, "recall": found.recall}
@@ -91,10 +92,15 @@ def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels:
     return scores
 
 
-def has_entities(sentences: Sequence[Sequence[str]]) -> bool:
-    """Whether gold tags mark entities, in any scheme; part-of-speech tags do not."""
-    tags = {tag for sentence in sentences for tag in sentence}
-    return any(tag[:2] in ("B-", "I-", "S-", "E-") for tag in tags) or tags == {"O"}
+def has_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> bool:
+    """Whether tags mark entities, in any scheme; part-of-speech tags do not.
+
+    Gold tags decide; if all of them are O, the predicted ones.
+    """
+    tags = {tag for sentence in gold for tag in sentence} - {OUTSIDE}
+    if tags:
+        return any(split_tag(tag)[0] for tag in tags)
+    return all(split_tag(tag)[0] for sentence in predicted for tag in sentence)
 
 
 def _only(sentences: Sequence[Sequence[str]], kept: Sequence[Sequence[bool]]) -> list[list[str]]:

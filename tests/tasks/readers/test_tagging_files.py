@@ -1,5 +1,6 @@
 """Tagged sentences from every format; their spans, documents, and what is refused."""
 
+import json
 import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -247,6 +248,14 @@ def test_klue_syllables_may_be_decomposed(tmp_path: Path) -> None:
     decomposed = file(tmp_path, unicodedata.normalize("NFD", composed))
     found = [(r.text, r.spans, r.tags) for r in read_klue_ner(decomposed, Problems())]
     assert found == [(r.text, r.spans, r.tags) for r in read_klue_ner(FIXTURES / "klue.tsv", Problems())]
+
+
+def test_tags_that_look_alike_are_one(tmp_path: Path) -> None:
+    apart = unicodedata.normalize("NFD", "B-사람")
+    lines = file(tmp_path, f"김 B-사람\n이 {apart}\n", "a.conll")
+    assert [r.tags for r in read_conll(lines, Problems())] == [("B-사람", "B-사람")]
+    rows = json.dumps({"tokens": ["김", "이"], "tags": [apart, "B-사람"]})
+    assert [r.tags for r in read_tagged_jsonl(file(tmp_path, rows, "a.jsonl"), Problems())] == [("B-사람", "B-사람")]
 
 
 def test_klue_characters_without_their_spaces() -> None:

@@ -24,6 +24,7 @@ from firth.tasks.readers.files import (
     read_lines,
     text_field,
 )
+from firth.tasks.readers.texts import composed
 from firth.tasks.tag_schemes import OUTSIDE, find_violation, scheme_of, split_tag, to_bio
 from firth.text.records import Tagged
 
@@ -96,10 +97,11 @@ def _joined(words: list[str], glued: Collection[int] = ()) -> tuple[str, tuple[t
     return text, tuple(spans)
 
 
-def _check_tag(tag: str, where: str) -> str:
-    if not tag:
+def _read_tag(tag: str, where: str) -> str:
+    """A tag as labels are read; InputError if it is empty."""
+    if not (found := composed(tag)):
         raise InputError(f"{where}: found no tag; add it")
-    return tag
+    return found
 
 
 # -- CoNLL -------------------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ def read_conll(
     def make(sentence: _Columns) -> Tagged:
         rows = [_conll_row(f"{path}:{n}", columns, sentence.width, places) for n, columns in sentence.lines]
         text, spans = _joined([row[0] for row in rows])
-        tags = tuple(_check_tag(found, where) for _, found, where in rows) if labelled else None
+        tags = tuple(_read_tag(found, where) for _, found, where in rows) if labelled else None
         return Tagged(text, spans, tags, rows[0][2], group=sentence.group)
 
     return check_records(path, make_each(_conll_sentences(path), make, problems), problems)
@@ -240,7 +242,7 @@ def _conllu_sentence(path: Path, block: _Block, labelled: bool) -> Tagged:
             raise InputError(f"{where}: found the word number {name!r}, expected {len(words) + 1}; correct the numbers")
         words.append(form)
         if labelled:
-            tags.append(_check_tag("" if tag == "_" else tag, where))
+            tags.append(_read_tag("" if tag == "_" else tag, where))
         if _is_glued(len(words), form, space, inside):
             glued.add(len(words) - 1)
         if inside and len(words) == inside[0]:
@@ -272,9 +274,8 @@ def read_tagged_jsonl(path: Path, problems: Problems, *, labelled: bool = True) 
         number, row = item
         where = f"{path}:{number}"
         record = _from_tokens(row, where, labelled) if "tokens" in row else _from_text(row, where, labelled)
-        for tag in record.tags or ():
-            _check_tag(tag, where)
-        return replace(record, where=where, id=name_of(row.get("id")), group=name_of(row.get("group")))
+        tags = None if record.tags is None else tuple(_read_tag(tag, where) for tag in record.tags)
+        return replace(record, tags=tags, where=where, id=name_of(row.get("id")), group=name_of(row.get("group")))
 
     return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
 
@@ -393,7 +394,7 @@ def _klue_sentence(path: Path, block: _Block, labelled: bool) -> Tagged:
             raise InputError(f"{where}: found {columns_text(len(columns))}, expected a character, a tab and its tag")
         if len(columns[0]) != 1:
             raise InputError(f"{where}: found {columns[0]!r}, expected one character")
-        tag = _check_tag(columns[1].strip(), where) if labelled else OUTSIDE
+        tag = _read_tag(columns[1].strip(), where) if labelled else OUTSIDE
         if not columns[0].isspace():
             spans.append((len(text), len(text) + 1))
             tags.append(held if held and tag == f"I-{split_tag(held)[1]}" else tag)

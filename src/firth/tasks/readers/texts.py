@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -417,6 +417,24 @@ def _described(places: dict[str, int], names: list[str], has_header: bool) -> st
 
 
 # -- JSON --------------------------------------------------------------------------------------------------
+
+
+def has_keys(path: Path, keys: Mapping[str, str], *, labelled: bool) -> bool:
+    """Whether the first object of a file has the keys of texts, by part, and of labels, unless it names another label.
+
+    Unless ``labelled``, labels do not matter.
+    """
+    if _form_of(path) == "json":
+        document = read_json_document(path)
+        first = document[0] if isinstance(document, list) and document else None
+    else:
+        _, first = next(read_jsonl(path, Problems(skip_bad=True)), (0, None))
+    if not isinstance(first, dict):
+        return False
+    parts = {part: _dotted(first, key) for part, key in keys.items() if part in ("text", "second")}
+    others = [name for name in KNOWN_NAMES["label"] if _dotted(first, name) is not None]
+    has_label = "label" not in keys or _dotted(first, keys["label"]) is not None or not others
+    return None not in parts.values() and (has_label or not labelled)
 
 
 def _json_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool) -> Iterator[_Row]:
