@@ -129,6 +129,15 @@ def test_texts_that_the_model_does_not_know_are_told(firth, models: dict[str, Pa
     assert len(rows(result.out)) == 4
     assert "half of the tokens or more are [UNK] to the model: the answer means little: 2 examples" in result.err
     assert "no token in the text: the answer means nothing: 1 example" in result.err
+    asked = [{"question": q, "context": c} for q, c in (("", "Ann"), ("Ann?", ""), ("Ann?", "Ann"))]
+    result = firth("predict", models["answer"], stdin="\n".join(map(json.dumps, asked)).encode())
+    assert "no token in the question or in its context: the answer means nothing: 2 examples" in result.err
+
+
+def test_objects_among_lines_are_told(firth, models: dict[str, Path]) -> None:
+    result = firth("predict", models["classify"], stdin=b'{"text": "winter"}\n{ no object }\n')
+    assert "stdin:1: looks like JSON, but is read as a text: --format jsonl reads objects" in result.err
+    assert "looks like JSON" not in firth("predict", models["classify"], stdin=b"{ no object }\n").err
 
 
 def test_600_words_have_600_tags(firth, models: dict[str, Path]) -> None:

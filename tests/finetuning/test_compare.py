@@ -1,6 +1,7 @@
 """``firth compare``: every method is scored alike, finished work is kept, and the winner is a model."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,6 +192,16 @@ def test_a_budget_too_short_says_what_was_skipped(files: Path, tmp_path: Path, t
     assert any(line.startswith("skipped: fine-tuned run with 62 labels") for line in heard)
     assert "nothing else was fitted" in found.results["recommendation"]
     assert "Skipped for lack of time" in (tmp_path / "c" / "report.html").read_text("utf-8")
+
+
+def test_a_first_fit_that_would_take_too_long_is_skipped(
+    files: Path, tmp_path: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "estimate_s", lambda resolved: 0.0 if resolved.recipe.adapt.frozen_groups else 1500.0)
+    options = {"models": [str(tiny_run)], "minutes": 20, "settings": FAST, "tell": lambda text: None}
+    found = compare("classify", config(files), tmp_path / "c", **options).results  # type: ignore[arg-type]
+    assert "frozen-1" in found["ways"] and "fine-tuned-1" not in found["ways"]
+    assert any(re.search(r"^fine-tuned run .* labels: about 25:00 for the first", why) for why in found["skipped"])
 
 
 def test_taggers_are_compared_with_the_commonest_tag(

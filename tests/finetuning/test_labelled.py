@@ -82,6 +82,18 @@ def test_a_label_that_only_the_dev_file_has_is_an_error_at_its_line(tmp_path: Pa
     assert len(read("classify", {"labels": ["a", "b", "c"]}, train=train, dev=dev).dev["dev"]) == 2
 
 
+def test_texts_in_quotation_marks_are_noted(tmp_path: Path) -> None:
+    quoted = table([(f'"{text}"', label) for text, label in ROWS])
+    found = read("classify", train=write(tmp_path / "t.tsv", quoted))
+    (note,) = [note for note in found.notes if "quotation marks" in note]
+    assert note.endswith("give --format csv, which reads quoted fields, between tabs too")
+    read_as = read("classify", train=tmp_path / "t.tsv", format="csv")
+    assert not any("in quotation marks" in note for note in read_as.notes)
+    assert sorted(r.text for r in [*read_as.train, *read_as.held]) == sorted(text for text, _ in ROWS)
+    plain = read("classify", train=write(tmp_path / "u.tsv", table(ROWS)))
+    assert not any("quotation marks" in note for note in plain.notes)
+
+
 def test_training_examples_that_are_all_left_out(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "t.tsv", table(ROWS)), write(tmp_path / "d.tsv", table([("x", "p"), ("y", "q")]))
     with pytest.raises(InputError, match=r"^0 training examples left: give more examples$"):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -78,6 +79,13 @@ def test_each_item_is_answered_alike_alone_and_among_others(loaded: dict[str, Lo
         assert type(alone) is type(answer)
         assert numbers(alone) == pytest.approx(numbers(answer), abs=1e-4)
     assert model.predict([]) == []
+
+
+def test_several_items_need_not_be_a_list(loaded: dict[str, Loaded]) -> None:
+    model = model_of(loaded["classify"])
+    expected = model.predict(["a", "b"])
+    for several in (np.array(["a", "b"]), ("ab"[n] for n in range(2)), {"a": 0, "b": 1}.keys()):
+        assert model.predict(several) == expected
 
 
 def numbers(answer: Any) -> list[float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from firth.baseline.config import CommonestTagConfig, JointConfig, TfidfConfig
-from firth.tasks.items import AT_ONCE, check_items, chunks, record_of
+from firth.tasks.items import AT_ONCE, check_items, chunks, listed, record_of
 from firth.tasks.learnt import check_pair
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
@@ -104,8 +104,8 @@ class Baseline:
 
     def predict(self, items: Any) -> Any:
         """The prediction for one item, or for each of a list of items, in order."""
-        several = isinstance(items, list)
-        found = [answer for _, answer in self.predict_stream(items if several else [items])]
+        given, several = listed(items)
+        found = [answer for _, answer in self.predict_stream(given)]
         return found if several else found[0]
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from firth.cli.shared import Flag, JsonFlag, check_text, counted, load_and_say, print_json, print_table
 from firth.errors import ConfigError, UsageError
+from firth.files import check_new_file
 from firth.inference.precision import Precision
 
 if TYPE_CHECKING:
@@ -67,8 +68,10 @@ def attention(
         raise ConfigError("--out is missing: give a file for the plot, such as --out attention.png, or --json")
     if out is not None and as_json:
         raise ConfigError("--json prints numbers instead of the picture: leave out --out, or --json")
-    if out is not None and (out.suffix.lower() not in (".png", ".svg") or out.exists() or not out.parent.is_dir()):
+    if out is not None and (out.suffix.lower() not in (".png", ".svg") or not out.parent.is_dir()):
         raise ConfigError(f"--out {out}: expected the name of a new .png or .svg file in a folder that is there")
+    if out is not None:
+        check_new_file(out)
     for given, where in ((text, "TEXT"), (second or "", "--second")):
         check_text(given, where)
     loaded = load_and_say(model, precision)

@@ -1,6 +1,7 @@
 """``firth predict``."""
 
 import dataclasses
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +32,7 @@ from firth.cli.shared import (
 from firth.errors import ConfigError, InputError
 from firth.files import as_text, check_new_file, new_file
 from firth.inference.precision import Precision
-from firth.progress import Progress
+from firth.progress import Progress, say
 
 if TYPE_CHECKING:
     from firth.baseline.model import Predictor
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 Answer = tuple["Record", "Prediction"]
 _PLAIN = ("lines", "jsonl")
+# A line that begins so is hardly a text.
+_LOOKS_LIKE_OBJECT = re.compile(r'\s*\{\s*"[^"]*"\s*:')
 # File name endings that promise a table.
 _TABLES = (".csv", ".tsv", ".xlsx")
 # Kinds of task whose file readers do not support JSON lines, or split texts in their own way.
@@ -168,13 +171,18 @@ def _tokenizer(model: "Predictor") -> "Tokenizer | None":
 def _watched(answers: Iterable[Answer], tokenizer: "Tokenizer", noted: Counter[str]) -> Iterator[Answer]:
     """The same answers; notes those, among the first, to texts of which the model knows few tokens."""
     from firth.finetuning.unknown import texts_of
+    from firth.text.records import Question
 
     for number, (record, answer) in enumerate(answers):
         if number < _WATCHED:
-            n_tokens, n_unknown = unknown_tokens(texts_of(record), tokenizer)
-            if 2 * n_unknown >= n_tokens:
-                few = f"half of the tokens or more are {tokenizer.kind.unk} to the model: the answer means little"
-                noted[few if n_tokens else "no token in the text: the answer means nothing"] += 1
+            counts = [unknown_tokens([text], tokenizer) for text in texts_of(record)]
+            n_tokens, n_unknown = map(sum, zip(*counts, strict=True))
+            if not n_tokens:
+                noted["no token in the text: the answer means nothing"] += 1
+            elif 2 * n_unknown >= n_tokens:
+                noted[f"half of the tokens or more are {tokenizer.kind.unk} to the model: the answer means little"] += 1
+            elif isinstance(record, Question) and not all(n for n, _ in counts):
+                noted["no token in the question or in its context: the answer means nothing"] += 1
         yield record, answer
 
 
@@ -283,6 +291,8 @@ def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None
         check_text(line, where)
         if form == "jsonl" and not line.strip():
             continue
+        if form == "lines" and number == 1 and _LOOKS_LIKE_OBJECT.match(line):
+            say(f"{where}: looks like JSON, but is read as a text: --format jsonl reads objects")
         item = json_object(line, where) if form == "jsonl" else line
         try:
             record = model.record(item)

@@ -32,12 +32,13 @@ from firth.finetuning.base import Base, read_base
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.compare_results import compare_fits, score_fit
+from firth.finetuning.estimate import estimate_s
 from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.identity import IDENTITY, hash_of_base, hash_of_records
 from firth.finetuning.joint import fit_joint, keep_joint
 from firth.finetuning.labelled import LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig, epochs_for
-from firth.finetuning.resolve import resolve
+from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.results import RESULTS as RUN_RESULTS
 from firth.finetuning.small import growth
 from firth.manifest import MANIFEST
@@ -210,6 +211,8 @@ class _Comparing:
         self.task, self.data, self.labelled, self.out = task, data, labelled, out
         self.models, self.ways = list(models), ways_of(labelled.kind, models)
         self.budget_s, self.settings, self.verbose = budget_s, dict(settings), verbose
+        # Whether the fits run on other machines, whose speed this one's does not tell.
+        self.elsewhere = False
         self.status, self._tell = Status(), tell
         self.metric = labelled.metrics[0]
         self.split, self.dev = next(iter(labelled.dev.items()))
@@ -256,6 +259,7 @@ class _Comparing:
 
     def run(self, cluster: Cluster | None = None) -> Comparison:
         """Run all fits that the time allows, here or on a cluster, and keep the winner."""
+        self.elsewhere = cluster is not None
         for note in self.labelled.notes:
             self.tell(note)
         self._leave_out_small_draws()
@@ -330,6 +334,8 @@ class _Comparing:
         left_s = self.budget_s - self.spent_s
         if way.joint and not missing:
             expected_s = cells["baseline"][n]["seconds"]
+        elif not (done or way.baseline or way.joint or self.elsewhere):
+            expected_s = max(_LEAST_S, estimate_s(self._resolve(way, n)))
         else:
             expected_s = _expected_s(way, n, done, same_epochs="train.epochs" in self.settings)
         # The baseline's first fit always runs: without it there is nothing to compare with.
@@ -426,8 +432,7 @@ class _Comparing:
         return [run for run in runs if (run.parent / "cell.json").is_file()]
 
     def _fit(self, way: Way, n: int, run: Path) -> None:
-        limit = 0 if n == self.n_all and not self.data.limit else n
-        recipe = recipe_of_way(way, self.task, dataclasses.replace(self.data, limit=limit))
+        recipe = self._recipe(way, n)
         tell = self.tell if self.verbose else silent
         if not way.baseline and not way.joint and (run / RECIPE).is_file() and (run / IDENTITY).is_file():
             resume(run, tell=tell)
@@ -440,7 +445,14 @@ class _Comparing:
         elif way.joint:
             self._fit_joint(way, n, run, recipe)
         else:
-            run_resolved(resolve(recipe, settings_of_way(way, self.settings), "compare"), run, tell=tell)
+            run_resolved(self._resolve(way, n), run, tell=tell)
+
+    def _recipe(self, way: Way, n: int) -> dict[str, Any]:
+        limit = 0 if n == self.n_all and not self.data.limit else n
+        return recipe_of_way(way, self.task, dataclasses.replace(self.data, limit=limit))
+
+    def _resolve(self, way: Way, n: int) -> Resolved:
+        return resolve(self._recipe(way, n), settings_of_way(way, self.settings), "compare")
 
     def _fit_joint(self, way: Way, n: int, run: Path, recipe: dict[str, Any]) -> None:
         data = LabelledConfig(**recipe["data"])

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -54,6 +54,8 @@ _LONGEST_SENTENCE = 1000
 _LOOKS_LIKE_HEADER = "the first line looks like a header and is no example (--no-header: it is one)"
 _TEXT_FORMS = ("tsv", "csv", "jsonl")
 _JSON = ("json", "jsonl")
+# So many texts in quotation marks at the beginning of a file are noted.
+_QUOTED_TEXTS = 5
 _TABLES = {".tsv": "tsv", ".txt": "tsv", ".csv": "csv"}
 _TEXT_KINDS = get_args(TextKind)
 # The value that the readers take for each --header.
@@ -165,6 +167,19 @@ def read_own(
     return train, {"dev": dev}, trained
 
 
+def _watch_quotes(path: Path, texts: Iterable[Text], problems: Problems) -> Iterator[Text]:
+    """Yield the texts of a TSV file; note if the first are all in quotation marks, as spreadsheets write them."""
+    n_quoted = 0
+    for number, text in enumerate(texts, start=1):
+        n_quoted += len(text.text) > 1 and text.text.startswith('"') and text.text.endswith('"')
+        if number == n_quoted == _QUOTED_TEXTS:
+            problems.note(
+                f"{path}: the texts are in quotation marks, which are a part of them in TSV: give --format csv, which "
+                "reads quoted fields, between tabs too"
+            )
+        yield text
+
+
 def _table_form(path: Path, config: LabelledConfig) -> str | None:
     return _TABLES.get(bare_suffix(path)) if config.format == "auto" else config.format
 
@@ -206,7 +221,8 @@ def iter_file(
     if path.is_dir():
         check_file(path)
     if kind in _TEXT_KINDS:
-        return _texts(kind, path, config, problems, labelled)
+        texts = _texts(kind, path, config, problems, labelled)
+        return _watch_quotes(path, texts, problems) if _table_form(path, config) == "tsv" else texts
     if config.header != "auto":
         raise ConfigError(f"{path}: --header and --no-header are of tables of texts, not of {kind}: leave them out")
     columns: dict[str, int] = {}

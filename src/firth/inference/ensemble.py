@@ -17,7 +17,7 @@ from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.answering import answer_records, read_records, task_model
 from firth.inference.model import Model
-from firth.tasks.items import AT_ONCE, chunks
+from firth.tasks.items import AT_ONCE, chunks, listed
 from firth.tasks.learnt import learnt_pairs
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Prediction, Span, Valued
 from firth.tasks.rows import Example, Outputs
@@ -52,8 +52,9 @@ class Ensemble:
 
     def predict(self, items: Any) -> Any:
         """As ``Model.predict``, with probabilities and values averaged over the models."""
-        found = [answer for _, answer in self.predict_stream(items if isinstance(items, list) else [items])]
-        return found if isinstance(items, list) else found[0]
+        given, several = listed(items)
+        found = [answer for _, answer in self.predict_stream(given)]
+        return found if several else found[0]
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
         """As ``Model.predict_stream``, averaged over the models."""

@@ -41,7 +41,7 @@ from firth.inference.translating import Search, Translated, translate_stream
 from firth.inference.word_table import Neighbour, table_of
 from firth.packed import Hidden, Tokens
 from firth.tasks.config import Pool, TowersConfig
-from firth.tasks.items import AT_ONCE, RECORDS, record_of
+from firth.tasks.items import AT_ONCE, RECORDS, listed, record_of
 from firth.tasks.learnt import check_pair, learnt_pairs
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record, Text
@@ -281,14 +281,13 @@ class Model:
         return head_importance(self.loaded.objective.encoder, lambda: self.score_stream(texts))
 
     def predict(self, items: Any) -> Any:
-        """Predict one item, or each of a list of items, in order.
+        """Predict one item, or each of several (a list, an array, a generator), in order.
 
         Items and predictions depend on the task: see ``firth.tasks.items.record_of`` for inputs and
         ``firth.tasks.predictions`` for outputs. ConfigError for a model that is not fine-tuned.
         """
-        several = isinstance(items, list)
-        records = [self.record(item) for item in (items if several else [items])]
-        found = [prediction for _, prediction in answer_stream(self.loaded, records)]
+        given, several = listed(items)
+        found = [prediction for _, prediction in answer_stream(self.loaded, [self.record(item) for item in given])]
         return found if several else found[0]
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:

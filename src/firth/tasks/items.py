@@ -85,6 +85,12 @@ _EXPECTED: dict[type, str] = {
 }
 
 
+def listed(items: Any) -> tuple[list[Any], bool]:
+    """The items as a list, and whether several were given: a text, a pair (a tuple) and an object (a dict) are one."""
+    several = isinstance(items, Iterable) and not isinstance(items, (str, tuple, Mapping))
+    return (list(items), True) if several else ([items], False)
+
+
 def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError

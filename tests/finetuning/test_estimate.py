@@ -1,0 +1,36 @@
+"""The estimated time of a fine-tuning: its operations over the rate of the machine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firth.finetuning import estimate as module
+from firth.finetuning.estimate import estimate_s
+from firth.finetuning.resolve import resolve
+
+
+def test_time_grows_with_epochs_seeds_and_examples(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_matrix_rate", lambda width: 1e6 * width)
+    monkeypatch.setattr(module, "_SAMPLE", 8)
+    rows = [f"the old farmer walked home\t{'ab'[n % 2]}\n" for n in range(40)]
+
+    def of(n: int = 20, **said: Any) -> float:
+        train = tmp_path / f"{n}.tsv"
+        train.write_text("text\tlabel\n" + "".join(rows[:n]))
+        data = {"train": str(train), "dev": str(train), "choose_on": "dev"}
+        plain = {"model": str(tiny_run), "task": "classify", "data": data, "train": {"epochs": 1.0}}
+        return estimate_s(resolve(plain | said, [], "test"))
+
+    one = of()
+    assert one > 0
+    assert of(train={"epochs": 2.0, "seeds": 3}) == pytest.approx(6 * one)
+    assert of(40) == pytest.approx(2 * one)
+    # A frozen encoder reads each example once, forwards.
+    assert of(adapt={"frozen_groups": -1}, train={"epochs": 9.0}) == pytest.approx(one / 3)
+
+
+def test_the_rate_of_this_machine_is_measured() -> None:
+    assert 1e6 < module._matrix_rate(64) < 1e15
