@@ -96,8 +96,8 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int, *, pairs: 
         del read["mix"]
     else:
         read["layers"] = list(range(n_layers + 1))
-    head = {"network": read} | ({"mark_shared_words": True} if pairs else {})
-    tables = {**_TEXT_TABLES, "head": head}
+    marks = {"mark_shared_words": True} if pairs else {}
+    tables = {**_TEXT_TABLES, "head": {"network": read, **marks}}
     return SmallSettings(tables, few=_FEW_TABLES, epochs=3.0, updates=350, grow=True, averaged=3)
 
 
