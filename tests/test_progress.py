@@ -59,6 +59,15 @@ def test_progress_inside_larger_work_has_no_line_of_its_own(monkeypatch: pytest.
         inner.message("step 1  loss 3")
         inner.advance(2)
     assert stream.getvalue() == "" and shown[0].startswith("training  100%")
+    part = progress.named_part("run 2 of 3")
+    with progress.part_of(shown.append), part, progress.Progress("training", 2, "steps", stream=stream) as inner:
+        inner.advance(1)
+    assert shown[-2].startswith("run 2 of 3  training   50%") and shown[-1].startswith("run 2 of 3  training  stopped")
+    for name in ("", "run 2 of 3"):
+        own = io.StringIO()
+        with progress.named_part(name), progress.Progress("training", 2, "steps", stream=own) as inner:
+            inner.advance(1)
+        assert own.getvalue().startswith("training   50%")
     status = progress.Status(stream)
     status.show("fit 1 of 2")
     status.clear()

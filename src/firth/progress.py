@@ -138,6 +138,14 @@ def part_of(show: Callable[[str], None]) -> Iterator[None]:
         _SHOWN_BY.reset(token)
 
 
+@contextlib.contextmanager
+def named_part(name: str) -> Iterator[None]:
+    """A context in which the line of a larger job begins with ``name``; nothing changes without one, or a name."""
+    show = _SHOWN_BY.get()
+    with contextlib.nullcontext() if show is None or not name else part_of(lambda line: show(f"{name}  {line}")):
+        yield
+
+
 class Status:
     """One line of free text on stderr about current work: rewritten on a terminal, every ten seconds elsewhere."""
 

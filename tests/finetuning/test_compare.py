@@ -307,6 +307,16 @@ def test_only_what_is_surely_better_is_recommended() -> None:
     assert "10.0 points below the baseline" in worse and all(text.count(". ") == 1 for text in (sure, unsure, worse))
 
 
+def test_ways_that_were_not_fitted_are_named() -> None:
+    results = facts(0.9, 0.05, 0.15)
+    results["names"] |= {"joint-1": "joint m"}
+    assert recommendation(results).endswith(
+        "Not fitted in the time: joint m; more --minutes may change the recommendation."
+    )
+    del results["ways"]["fine-tuned-1"]
+    assert "Not fitted" not in recommendation(results | {"best": "baseline", "winner": "baseline"})
+
+
 def test_no_better_than_the_commonest_label_is_said() -> None:
     results = facts(0.82, -0.01, 0.05)
     assert "Nothing is better" not in recommendation(results)
@@ -368,7 +378,7 @@ def test_other_kinds_of_labels_are_compared_four_ways(
     joint = firth.load(out / "cells" / "joint-1" / str(results["examples"]["train"]) / "run")
     assert isinstance(joint, firth.Baseline) and joint.system == "joint" and joint.task == kind
     # Only compare's own lines: none from the evaluations inside it.
-    assert "step" not in capsys.readouterr().err
+    assert "held-out:" not in capsys.readouterr().err
     run = out / "cells" / "joint-1" / str(results["examples"]["train"]) / "run"
     assert main(["evaluate", str(run), "--data", data.dev, "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)["scores"]

@@ -236,9 +236,7 @@ def iter_file(
         if fitting == ["conll"] and path.is_file() and is_klue_ner(path):
             fitting = ["klue"]
         if not fitting:
-            raise ConfigError(
-                f"{path}: cannot detect the format from its name: give --format, one of {', '.join(formats)}"
-            )
+            raise ConfigError(f"{path}: cannot detect the format from its name: give --format {' or '.join(formats)}")
         name = fitting[0]
     if name not in formats:
         raise ConfigError(f"--format {name}: expected one of {', '.join(formats)} for --task {kind}")

@@ -17,10 +17,10 @@ def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | N
 def recommendation(results: Mapping[str, Any]) -> str:
     """Recommend in two sentences what to use, and why.
 
-    A third one says if the time ended before all ways had the same number of labels, with the scores at an equal
-    number; a last one if nothing is better than the commonest answer.
+    Others follow where they apply: the scores at an equal number of labels if the time ended before all ways had the
+    same, the ways that were not fitted at all, and that nothing is better than the commonest answer.
     """
-    sentences = [_recommended(results), _at_equal_labels(results), _of_majority(results)]
+    sentences = [_recommended(results), _at_equal_labels(results), _not_fitted(results), _of_majority(results)]
     return " ".join(filter(None, sentences))
 
 
@@ -34,6 +34,15 @@ def _at_equal_labels(results: Mapping[str, Any]) -> str:
         f"The time ended before all had the same labels ({fitted}): with {equal['labels']:,} labels each, "
         f"{results['metric']} is {scores}; more --minutes fits all of them to {results['examples']['train']:,}."
     )
+
+
+def _not_fitted(results: Mapping[str, Any]) -> str:
+    ways, names = results["ways"], results["names"]
+    missing = [name for way, name in names.items() if way not in ways]
+    # If the baseline alone was fitted, the first sentence has said so.
+    if not missing or len(ways) == 1:
+        return ""
+    return f"Not fitted in the time: {', '.join(missing)}; more --minutes may change the recommendation."
 
 
 def _of_majority(results: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ from firth.option_names import with_new_names
 from firth.pretraining.average import mean_of
 from firth.pretraining.run import RECIPE
 from firth.pretraining.several import Processes
-from firth.progress import format_duration, say, silent
+from firth.progress import format_duration, named_part, say, silent
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.old_options import with_network
@@ -232,16 +232,16 @@ class Runs:
     def tune(self, number: int, seed: int) -> dict[str, Any]:
         folder = self.folder(number, seed)
         n_runs = len(self.settings) * len(self.seeds)
-        if n_runs > 1 and not (folder / RESULT).is_file():
-            name = run_name({"settings": self.settings[number], "seed": seed})
-            self.tell(f"run {number * len(self.seeds) + seed - self.seeds[0] + 1} of {n_runs}: {name}")
+        part = f"run {number * len(self.seeds) + seed - self.seeds[0] + 1} of {n_runs}" if n_runs > 1 else ""
+        if part and not (folder / RESULT).is_file():
+            self.tell(f"{part}: {run_name({'settings': self.settings[number], 'seed': seed})}")
         n = 1 if (folder / RESULT).is_file() else self.processes
         threads = torch.get_num_threads()
         each = max(threads // n, 1)
         message = {"out": str(self.out), "number": number, "seed": seed, "threads": each}
         try:
             torch.set_num_threads(each)
-            with start_group(n, WORKER, message) as group:
+            with named_part(part), start_group(n, WORKER, message) as group:
                 result = tune(self.run_of(number, seed), folder, self.tell, World.of(group))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"to resume: firth finetune --resume {self.out}") from None

@@ -447,9 +447,9 @@ class Trainer:
         means = means_of(self.objective.weights, self.state.pending)
         self.state.pending = {}
         rates = meter.read(self.world)
-        meter.note = f"loss {means['loss']:.3f}  {format_count(rates['tokens_per_s'])} tok/s  " + (
-            f"{format_count(rates['flops_per_s'])}FLOP/s"
-        )
+        meter.note = f"loss {means['loss']:.3f}  {format_count(rates['tokens_per_s'])} tok/s"
+        if rates["flops_per_s"]:  # none where the encoder does not run
+            meter.note += f"  {format_count(rates['flops_per_s'])}FLOP/s"
         elapsed_s = round(self.state.elapsed_s, 3)
         log.write("train", self.state.step, **means, rate=self._rate, elapsed_s=elapsed_s, **rates)
 
