@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,8 @@ from firth.folder import PRETRAINING, Loaded
 from firth.inference.model import Model, load_model
 from firth.page import COLOURS
 from firth.systems import SYSTEMS
+from firth.tasks.classify import Classifier
+from firth.tasks.config import ClassifyConfig
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import SPECIALS, WORDS
 
@@ -139,6 +142,15 @@ def test_the_added_embeddings_are_the_models() -> None:
     table = made.loaded.objective.encoder.embeddings
     assert parts["token"][0][1] == pytest.approx(float(table.pieces.weight[PIECES.index("a1")].detach().norm()))
     assert parts["position"][0][5] == pytest.approx(float(table.positions.weight[5].detach().norm()))
+
+
+def test_the_added_segments_are_those_of_a_model_that_marks_shared_words() -> None:
+    base = tiny_language_model("bert")
+    marks = Classifier(base.loaded.objective.encoder, ClassifyConfig(labels=("n", "y"), mark_shared_words=True))
+    made = replace(base, loaded=replace(base.loaded, objective=marks, task="classify"))
+    tokens, parts = input_embeddings(made, ["a1 b2", "c3 b2"]) or ([], {})
+    assert tokens == ["[CLS]", "a1", "b2", "[SEP]", "c3", "b2", "[SEP]"]
+    assert parts["segment"][1] == ["E(A)", "E(A)", "E(A shared)", "E(A)", "E(B)", "E(B shared)", "E(B)"]
 
 
 def test_what_masks_replace_is_named_and_told_by_more_than_colour() -> None:

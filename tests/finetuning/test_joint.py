@@ -1,6 +1,7 @@
 """A joint model: the weight follows the members' quality, and the folder answers as its members do together."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,16 @@ def test_a_joint_folder_answers_as_the_weighted_mean_of_its_members(
     assert main(["predict", str(joint), *texts]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["label"] for line in lines] == [a.label for a in found]
+
+
+def test_a_joint_model_says_how_a_text_was_read(joint: Path, members: tuple[Path, Path, LabelledConfig]) -> None:
+    model, encoder, texts = firth.load(joint), firth.load(members[1]), ["open the river", "open the door " * 100]
+    read = [(a.windows, a.cut) for a in encoder.predict(texts)]  # type: ignore[call-arg]
+    assert read[1][0] > 1
+    assert [(a.windows, a.cut) for a in model.predict(texts)] == read  # type: ignore[call-arg]
+    noted = Counter[str]()
+    list(model.answer_stream(map(Text, texts), noted=noted))  # type: ignore[union-attr]
+    assert noted == {"read in windows": 1}
 
 
 def test_a_joint_model_is_served(joint: Path) -> None:

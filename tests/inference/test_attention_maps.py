@@ -21,7 +21,7 @@ from firth.layers.attention import SelfAttention
 from firth.systems import SYSTEMS
 from firth.tasks.answer import Answerer
 from firth.tasks.classify import Classifier
-from firth.tasks.config import AnswerConfig, ClassifyConfig
+from firth.tasks.config import AnswerConfig, ClassifyConfig, TowersConfig, WindowConfig
 from firth.tasks.model import TaskModel
 from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
@@ -134,6 +134,17 @@ def test_a_pair_is_marked_where_it_shares_words(folders: dict[str, Path], task: 
     ids = [PIECES.index(piece) for piece in found.tokens]
     np.testing.assert_array_equal(attention_weights(tuned.encoder, ids, [0, 0, 2, 0, 1, 3, 1]), found.weights)
     assert not np.allclose(attention_weights(tuned.encoder, ids, [0, 0, 0, 0, 1, 1, 1]), found.weights)
+
+
+def test_two_towers_read_no_pair_as_one_sequence(folders: dict[str, Path]) -> None:
+    base = read_model(folders["bert"])
+    config = ClassifyConfig(labels=("n", "y"), network=TowersConfig(), windows=WindowConfig(length=16, long="cut"))
+    model = Model(
+        replace(base, objective=Classifier(base.objective.encoder, config), task="classify"), torch.device("cpu")
+    )
+    assert model.attention("a b").tokens == ["[CLS]", "a", "b", "[SEP]"]
+    with pytest.raises(ConfigError, match="encodes the two texts of a pair separately: give one text"):
+        model.attention("a b", "c")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")

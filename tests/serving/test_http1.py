@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from firth.serving.http1 import Http1Protocol
 from firth.serving.server import listen, start_http
 
 BODY = b"a body\r\nUpgrade: of text\r\n\r\nupgrade: too"
@@ -50,6 +52,18 @@ def test_an_offer_to_speak_another_protocol_is_ignored(address: tuple[str, int],
     with socket.create_connection(address, timeout=60) as connection:
         for _ in range(2):  # the connection stays open
             assert told(connection, *headers)["body"] == BODY.decode()
+
+
+def test_an_offer_that_is_divided_between_packets_is_ignored_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = b"POST / HTTP/1.1\r\nA: up\r\nUPGRADE: h2c\r\nUp: upgrade: no\r\nU: u\r\nUpgrade: ws\r\n\r\nup\nup"
+    expected = sent.replace(b"UPGRADE:", b"x-offer:").replace(b"Upgrade:", b"x-offer:")
+    for place in range(1, len(sent)):
+        parsed = list[bytes]()
+        monkeypatch.setattr(HttpToolsProtocol, "data_received", lambda self, data, parsed=parsed: parsed.append(data))
+        protocol = Http1Protocol.__new__(Http1Protocol)
+        for packet in (sent[:place], sent[place:]):
+            protocol.data_received(packet)
+        assert b"".join(parsed) == expected, place
 
 
 def test_a_client_is_who_has_the_connection(address: tuple[str, int]) -> None:

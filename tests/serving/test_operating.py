@@ -222,6 +222,44 @@ def test_of_two_reloads_the_later_one_stays(
     assert serve(work, "masked") is made[1] and at_once == [False]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_reload_goes_on_without_the_client_that_asked_for_it(
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    predictors: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    fails: bool,
+) -> None:
+    may_end, made = threading.Event(), list[Hosted]()
+
+    def load_hosted(name: str, *rest: Any) -> Hosted:
+        made.append(Hosted(name, Path("x"), predictors["masked"]))
+        assert may_end.wait(60)
+        if fails:
+            raise ConfigError("no model")
+        return made[-1]
+
+    monkeypatch.setattr(admin, "load_hosted", load_hosted)
+    access = Access(keys=(hashlib.sha256(KEY.encode()).digest(),))
+
+    async def work(client: Client) -> Any:
+        asked = asyncio.ensure_future(client.post("/admin/models/masked/reload", {}, headers=WITH_KEY))
+        while not made:
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.wait({asked})
+        locked = client.state.reloads.locked()
+        may_end.set()
+        while client.state.reloading:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return locked, client.state.models["masked"] is made[0]
+
+    assert serve(work, "masked", access=access) == (True, not fails)
+    said = "masked: the old model keeps serving: no model" if fails else "masked: loaded again"
+    assert said in capsys.readouterr().err.splitlines()
+
+
 def _end_and_wait(engine: Engine) -> None:
     """Send this process SIGTERM from a loading thread, and wait until it takes effect."""
     main_thread, until = threading.main_thread().ident, time.monotonic() + 60
@@ -312,7 +350,7 @@ def test_probes_are_answered_while_models_are_loaded(
 
     def load_hosted(name: str, *rest: Any) -> Hosted:
         with httpx2.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=60) as http:
-            answers.extend((one.status_code, one.text) for one in map(http.get, ("/health", "/ready")))
+            answers.extend((one.status_code, one.text) for one in map(http.get, ("/health", "/ready", "/metrics")))
         if is_broken:
             raise ConfigError("no model")
         return Hosted(name, Path("x"), predictors["classify"])
@@ -324,7 +362,8 @@ def test_probes_are_answered_while_models_are_loaded(
     served = Served(models=(("a", Path("a")),), access=Access(), limits=Limits(), port=0)
     with pytest.raises(ConfigError, match="no model") if is_broken else nullcontext():
         server.serve(served)
-    assert [status for status, _ in answers] == [200, 503] and "the server is loading" in answers[1][1]
+    assert [status for status, _ in answers] == [200, 503, 200] and "the server is loading" in answers[1][1]
+    assert "firth_ready 0.0" in answers[2][1]
     server_listen("127.0.0.1", ports[0]).close()
 
 

@@ -225,6 +225,14 @@ def test_headers_tell_what_a_request_took(serve: Serve) -> None:
     assert answer.headers["x-compute-type"] == "cpu"
 
 
+def test_the_windows_of_a_tagger_are_counted(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        return [await client.post("/token-classification", {"inputs": text}) for text in ("a1 b2", "a1 " * 200)]
+
+    short, long = serve(work, "tag")
+    assert short.headers["x-windows"] == "1" and int(long.headers["x-windows"]) > 1
+
+
 def test_the_header_of_a_gpu_names_it(predictors: dict[str, Any]) -> None:
     on_gpu = dataclasses.replace(predictors["classify"], device=torch.device("cuda"))
     assert Hosted("a", Path("a"), on_gpu).compute_type == "gpu"
@@ -260,9 +268,9 @@ def test_embeddings_of_tei_openai_and_hugging_face_agree(serve: Serve, predictor
     expected = model.embed(TEXTS)
     np.testing.assert_allclose(raw, expected, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-5)
-    np.testing.assert_allclose([one["embedding"] for one in openai["data"]], expected, atol=1e-5)
+    np.testing.assert_allclose([one["embedding"] for one in openai["data"]], unit, atol=1e-5)
     vectors = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in coded["data"]]
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    np.testing.assert_allclose(vectors, unit, atol=1e-5)
     np.testing.assert_allclose(features, expected, atol=1e-5)
     np.testing.assert_allclose(cosines, np.array(unit) @ np.array(unit[0]), atol=1e-5)
     assert openai["usage"]["prompt_tokens"] > 0
@@ -381,7 +389,10 @@ def test_generation_is_the_models_own_and_equal_requests_get_equal_texts(
         parameters = {"max_new_tokens": 6, "do_sample": False, "return_full_text": False}
         asked.append(client.post("/text-generation", {"inputs": "the old", "parameters": parameters}))
         stream = await client.post("/v1/completions", {**body, "prompt": "the old", "stream": True})
-        return [one.json() for one in await asyncio.gather(*asked)], stream.text
+        answers = await asyncio.gather(*asked)
+        assert all(answers[at].headers[name].isdigit() for at in (0, -1) for name in HEADERS)
+        assert [answers[at].headers["x-compute-tokens"] for at in (0, -1)] == ["4", "2"], "the tokens of the prompts"
+        return [one.json() for one in answers], stream.text
 
     (*sampled, _, greedy), stream = serve(work, "gpt", "classify")
     model: Model = predictors["gpt"]

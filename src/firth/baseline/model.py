@@ -115,7 +115,12 @@ class Baseline:
     def answer_stream(
         self, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
     ) -> Iterator[tuple[Record, Prediction]]:
-        """Each record with its prediction, in order. No text is too long, so nothing is ``noted``."""
+        """Each record with its prediction, in order; ``noted`` counts texts too long for a joint model's encoder."""
         for some in chunks(records, at_once):
             check_items(self.task, some)
-            yield from zip(some, self.method.answers(some), strict=True)
+            answers = self.method.answers(some)
+            if noted is not None and (long := sum(answer.windows > 1 for answer in answers)):
+                noted["read in windows"] += long
+            if noted is not None and (cut := sum(answer.cut for answer in answers)):
+                noted["cut"] += cut
+            yield from zip(some, answers, strict=True)

@@ -108,6 +108,8 @@ def evaluate(
     if data is None:
         raise ConfigError("--data is missing: the file of labelled examples, or the folder of a data set")
     check_named(task, data)
+    if split is not None and Path(data).is_file():
+        raise ConfigError(f"--split is for the folder of a data set, and {data} is a file: leave it out")
     split = "dev" if split is None else split
     from firth.finetuning import evaluate as job
     from firth.finetuning.recipe import LabelledConfig

@@ -16,12 +16,14 @@ from firth.explain.markup import Mark, box, label, svg, text_width, token_row, v
 from firth.explain.pieces import PieceStep, wordpiece_steps
 from firth.explain.sentences import Language
 from firth.explain.words import context_section, models_section, neighbours_section
+from firth.inference.attention_maps import encodes_apart, pair_texts
 from firth.inference.language_models import language_model
 from firth.inference.model import Model
 from firth.inference.next_sentence import next_sentence_model
 from firth.inference.text_scores import TokenScore, perplexity_of
 from firth.objectives.masked_lm import MaskedLM
 from firth.page import Report
+from firth.tasks.rows import marked_pair
 from firth.text.sentences import split_sentences
 from firth.text.tokenizer_kinds import WORDPIECE
 
@@ -149,6 +151,9 @@ def _input(page: Report, model: Model, asked: Asked) -> str:
     return heading
 
 
+# Names of the segments of a pair, and of the words that both texts have where a model marks them.
+_SEGMENTS = ("A", "B", "A shared", "B shared")
+
 Parts = dict[str, tuple[Float[np.ndarray, " n"], list[str]]]
 
 
@@ -161,15 +166,16 @@ def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Par
     layout, tokenizer = model.loaded.layout, model.loaded.tokenizer
     if embeddings is None or not hasattr(embeddings, "positions"):
         return None
-    if layout.has_segments and len(texts) > 1:
+    if layout.has_segments and len(texts) > 1 and not encodes_apart(model.loaded):
         half = (MOST_INPUT - layout.n_special_pair) // 2
-        row, segments = layout.pair(*(tokenizer.encode(text).ids[:half] for text in texts[:2]))
+        first, second = pair_texts(model.loaded, *texts[:2])
+        row, segments = marked_pair(layout, first.part(0, half), second.part(0, half))
     else:
         row = layout.single(tokenizer.encode(texts[0]).ids)[:MOST_INPUT]
         segments = [0] * len(row)
     tables = {
         "token": (embeddings.pieces, row, [f"E({visible(tokenizer.piece(i))})" for i in row]),
-        "segment": (getattr(embeddings, "segments", None), segments, [f"E({'AB'[s]})" for s in segments]),
+        "segment": (getattr(embeddings, "segments", None), segments, [f"E({_SEGMENTS[s]})" for s in segments]),
         "position": (embeddings.positions, list(range(len(row))), [f"E({i})" for i in range(len(row))]),
     }
     parts: Parts = {}

@@ -26,7 +26,7 @@ from firth.objectives.translation import Translation
 from firth.packed import Encoder
 from firth.progress import Progress
 from firth.tasks.model import TaskModel
-from firth.tasks.rows import marked_pair, marked_texts
+from firth.tasks.rows import PairText, marked_pair, marked_texts
 from firth.text.layouts import target_layout
 
 
@@ -80,6 +80,20 @@ def attention_of(loaded: Loaded, text: str, second: str | None) -> Attention:
     return Attention([loaded.tokenizer.pieces[i] for i in row], weights)
 
 
+def encodes_apart(loaded: Loaded) -> bool:
+    """Whether the model encodes the two texts of a pair as two sequences."""
+    return isinstance(loaded.objective, TaskModel) and loaded.objective.joins_rows
+
+
+def pair_texts(loaded: Loaded, text: str, second: str) -> tuple[PairText, PairText]:
+    """The two texts of a pair, with shared words marked if the model marks them."""
+    first, other = (loaded.tokenizer.encode(one) for one in (text, second))
+    config = loaded.objective.config if isinstance(loaded.objective, TaskModel) else None
+    if getattr(config, "mark_shared_words", False):  # heads of taggers do not have it
+        return marked_texts((text, first), (second, other))
+    return PairText(first.ids), PairText(other.ids)
+
+
 def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[int], list[int] | None]:
     """Return the token ids of a text or pair as the model reads them, and the segments of a pair, with shared words
     marked if the model marks them.
@@ -87,18 +101,15 @@ def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[i
     LengthError for more tokens than the model reads, InputError for none.
     """
     tokenizer, layout = loaded.tokenizer, loaded.layout
-    first = tokenizer.encode(text)
-    row: list[int] = layout.single(first.ids)
+    row: list[int] = layout.single(tokenizer.encode(text).ids)
     segments: list[int] | None = None
     if second is not None:
-        other = tokenizer.encode(second)
-        if not other.ids:
+        if encodes_apart(loaded):
+            raise ConfigError("this model encodes the two texts of a pair separately: give one text")
+        pair = pair_texts(loaded, text, second)
+        if not len(pair[1]):
             raise InputError(f"the second text, {shorten(second)}, has no tokens: give one with a word in it")
-        model = loaded.objective
-        if isinstance(model, TaskModel) and getattr(model.config, "mark_shared_words", False):
-            row, segments = marked_pair(layout, *marked_texts((text, first), (second, other)))
-        else:
-            row, segments = layout.pair(first.ids, other.ids)
+        row, segments = marked_pair(layout, *pair)
     if loaded.max_length is not None and len(row) > loaded.max_length:
         raise LengthError(
             f"{shorten(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: shorten it"

@@ -9,7 +9,7 @@ Both members are complete models, so each can be taken out and used alone.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ class Joint:
             return []
         read = [answer for _, answer in self.encoder.answer_stream(texts)]
         ours = log_odds(self.tfidf.answers(texts), self.labels)
-        return answers_of(mixed(log_odds(read, self.labels), ours, self.config.weight), self.config)
+        found = answers_of(mixed(log_odds(read, self.labels), ours, self.config.weight), self.config)
+        return [replace(one, windows=of.windows, cut=of.cut) for one, of in zip(found, read, strict=True)]
 
 
 def log_odds(answers: Sequence[Any], labels: Sequence[str]) -> Float[np.ndarray, "n K"]:

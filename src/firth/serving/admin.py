@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from starlette.responses import PlainTextResponse
 
 from firth.errors import ConfigError, FirthError
+from firth.progress import say
 from firth.serving.asking import Context, Route, ServerState, request_body
 from firth.serving.forward import Job
 from firth.serving.hosted import Hosted, load_hosted
@@ -127,7 +128,7 @@ def forget_garbage() -> None:
     gc.freeze()
 
 
-def why_not(error: Exception) -> str:
+def why_not(error: BaseException) -> str:
     """Why a model was not loaded, in one line."""
     if isinstance(error, FirthError):
         return str(error)
@@ -145,13 +146,35 @@ def show_models(state: ServerState) -> None:
 
 
 async def reload(context: Context, body: ReloadBody) -> Any:
-    name = context.state.model(context.request.path_params["model"]).name
+    """Reload a model. A reload goes on without the client that asked for it, and is then reported in the log."""
+    state, name = context.state, context.state.model(context.request.path_params["model"]).name
     context.model_name = name
+    work = asyncio.create_task(reload_model(state, name, force=body.force))
+    state.reloading.add(work)
+    work.add_done_callback(state.reloading.discard)
     try:
-        new = await reload_model(context.state, name, force=body.force)
+        new = await asyncio.shield(work)
+    except asyncio.CancelledError:
+        work.add_done_callback(lambda done: say(_outcome(name, done)))
+        raise
     except Exception as error:
-        raise RefusalError(409, "reload", f"the old model keeps serving: {why_not(error)}") from None
+        raise RefusalError(409, "reload", _kept(error)) from None
     return {"name": name, "task": new.task, "system": new.predictor.system}
+
+
+def _outcome(name: str, done: asyncio.Task[Hosted]) -> str:
+    if done.cancelled():
+        return f"{name}: not loaded again: the server ended"
+    return loaded_again(name, done.exception())
+
+
+def loaded_again(name: str, error: BaseException | None) -> str:
+    """What the log says of a reload."""
+    return f"{name}: loaded again" if error is None else f"{name}: {_kept(error)}"
+
+
+def _kept(error: BaseException) -> str:
+    return f"the old model keeps serving: {why_not(error)}"
 
 
 async def alive(context: Context, body: None) -> Any:

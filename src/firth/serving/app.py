@@ -163,8 +163,8 @@ def _endpoint(state: ServerState, access: Access, route: Route) -> Callable[[Req
         try:
             context = _context(state, access, request, route, started_s, headers)
             if route.method == "GET":
-                # Public routes need no model; the others report on models, which are not all loaded yet.
-                if not state.started and route.path not in PUBLIC:
+                # The others report on models, which are not all loaded yet.
+                if not state.started and route.path not in PUBLIC and route.answer is not admin.metrics:
                     state.check_ready()
                 found = await route.answer(context, None)
             else:

@@ -56,6 +56,7 @@ class ServerState:
     accept_ids: bool = False
     started: bool = False
     reloads: asyncio.Lock = field(default_factory=asyncio.Lock)
+    reloading: set[asyncio.Task[Hosted]] = field(default_factory=set)  # a task that nothing refers to may vanish
     learning: bool = False  # a learning curve is being computed; only one at a time
 
     def check_ready(self) -> None:
@@ -146,6 +147,8 @@ class Context:
         found = await self.state.engine.ask(job, self.caller)
         if job.forward.what == "predict":
             for _, answer in found:
+                self.caller.windows = max(self.caller.windows, answer.windows)
+                self.caller.cut = self.caller.cut or answer.cut
                 if (share := entropy(answer)) is not None:
                     self.state.engine.metrics.answer(job.forward.hosted.name, share)
         return found

@@ -318,8 +318,7 @@ class Engine:
             raise _late() from None
         finally:
             self._leave(request)
-            caller.queue_s += max(ticket.begun_s - request.arrived_s, 0.0) if ticket.begun_s else 0.0
-            caller.inference_s += ticket.inference_s
+            _add_times(caller, request, ticket)
 
     async def search(self, caller: Caller, hosted: Hosted, run: Callable[["Through"], T]) -> T:
         """Call ``run(through)`` in a thread of its own; each step that it passes to ``through`` is a row in the queue.
@@ -342,7 +341,7 @@ class Engine:
                 raise _late() from None
             finally:
                 self._leave(request)
-                caller.inference_s += ticket.inference_s
+                _add_times(caller, request, ticket)
 
         turn = self._turns.setdefault(caller.client, asyncio.Semaphore(_SEARCHES_A_CLIENT))
         try:
@@ -377,6 +376,11 @@ class Engine:
 def _until_deadline(caller: Caller) -> asyncio.Timeout:
     """A context that raises TimeoutError once the caller no longer waits."""
     return asyncio.timeout(max(caller.deadline_s - time.monotonic(), 0.0))
+
+
+def _add_times(caller: Caller, request: Request, ticket: _Ticket) -> None:
+    caller.queue_s += max(ticket.begun_s - request.arrived_s, 0.0) if ticket.begun_s else 0.0
+    caller.inference_s += ticket.inference_s
 
 
 def _is_small(caller: Caller) -> bool:

@@ -107,11 +107,8 @@ class Hosted:
             return list(zip(records, made, strict=True))
 
         rows = [QueuedRow(max(n_tokens(part), 1), part) for part in parts]
-        # The two texts of a pair that are encoded separately are not windows.
-        apart = getattr(model.config, "merge", "") == "sum"
-        windows = 1 if apart else max((example.windows for example in examples), default=1)
-        unknown = self._unknown(row.ids.tolist() for example in examples for row in example.rows)
-        return Prepared(rows, answers, windows, any(example.cut for example in examples), unknown)
+        unknown = self.unknown(row.ids.tolist() for example in examples for row in example.rows)
+        return Prepared(rows, answers, unknown=unknown)  # the answers say in how many windows each text was read
 
     def embed(
         self,
@@ -133,7 +130,7 @@ class Hosted:
 
         def prepare() -> Prepared:
             by_text, cut = self._rows(texts, truncate)
-            unknown = self._unknown(row for windows in by_text for row in windows)
+            unknown = self.unknown(row for windows in by_text for row in windows)
             return Prepared(
                 _rows(by_text), lambda found: _joined(by_text, found, how, wanted), _windows(by_text), cut, unknown
             )
@@ -164,7 +161,7 @@ class Hosted:
                 _check_finite(joined)
                 return joined
 
-            unknown = self._unknown(row for windows in by_text for row in windows)
+            unknown = self.unknown(row for windows in by_text for row in windows)
             return Prepared(_rows(by_text), answers, _windows(by_text), cut, unknown)
 
         return Job(Forward(self, "embed_all", (layer_number(self.model.loaded, -1),)), prepare)
@@ -183,7 +180,7 @@ class Hosted:
             ids = [row[:room] if truncate == "right" else row[-room:] for row in ids]
         return rows_of_ids(loaded, ids), cut
 
-    def _unknown(self, rows: Iterable[Sequence[int]]) -> int:
+    def unknown(self, rows: Iterable[Sequence[int]]) -> int:
         """Count the ids of words that the vocabulary lacks; open words have ids beyond it."""
         unk, size = self.model.loaded.tokenizer.unk_id, self.model.loaded.tokenizer.size
         return sum(number == unk or number >= size for row in rows for number in row)
@@ -203,7 +200,7 @@ class Hosted:
                 return found
 
             return Prepared(
-                [QueuedRow(len(row.ids), row) for row in rows], answers, unknown=self._unknown(row.ids for row in rows)
+                [QueuedRow(len(row.ids), row) for row in rows], answers, unknown=self.unknown(row.ids for row in rows)
             )
 
         return Job(Forward(self, "fill-mask", (top_k,)), prepare)

@@ -4,7 +4,8 @@ import re
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-_OFFER = re.compile(rb"^upgrade(?=:)", re.IGNORECASE | re.MULTILINE)
+_NAME = b"\r\nupgrade"
+_OFFER = re.compile(rb"(?<=\n)upgrade(?=:)", re.IGNORECASE)
 
 
 class Http1Protocol(HttpToolsProtocol):
@@ -14,12 +15,17 @@ class Http1Protocol(HttpToolsProtocol):
     """
 
     _in_body = False
+    _begun = b""
 
     def data_received(self, data: bytes) -> None:
-        if not self._in_body and b"pgrade" in data:
-            head, end, rest = data.partition(b"\r\n\r\n")
-            data = _OFFER.sub(b"x-offer", head) + end + rest
-        super().data_received(data)
+        if not self._in_body:
+            head, end, rest = (self._begun + data).partition(b"\r\n\r\n")
+            # What may be the beginning of the name waits for the next packet.
+            last = b"" if end else head[head.rfind(b"\r") :] if b"\r" in head[-len(_NAME) :] else b""
+            self._begun = last if _NAME.startswith(last.lower()) else b""
+            data = _OFFER.sub(b"x-offer", head.removesuffix(self._begun)) + end + rest
+        if data:
+            super().data_received(data)
 
     def on_headers_complete(self) -> None:
         self._in_body = True

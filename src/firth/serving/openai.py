@@ -71,7 +71,7 @@ async def embeddings(context: Context, body: EmbeddingsBody) -> Any:
         inputs: Any = checked_ids(hosted, ids, context.state.limits)
     else:
         inputs = context.texts(as_list(body.input), "input")  # type: ignore[arg-type]  # no ids
-    vectors = await context.ask(hosted.embed(inputs))
+    vectors = await context.ask(hosted.embed(inputs, unit=True))
     refuse_other("dimensions", body.dimensions, None, len(vectors[0]))
     form = as_base64 if body.encoding_format == "base64" else lambda vector: vector
     data = [{"object": "embedding", "index": i, "embedding": form(vector)} for i, vector in enumerate(vectors)]

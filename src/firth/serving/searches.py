@@ -20,6 +20,8 @@ async def prompt_ids(context: Context, hosted: "Hosted", texts: list[str], name:
     """
     context.admit()
     rows = await context.aside(lambda: hosted.model.loaded.tokenizer.ids_many(texts))
+    context.caller.tokens += sum(map(len, rows))
+    context.caller.unknown += hosted.unknown(rows)
     most, longest = context.state.limits.prompt_tokens, max(map(len, rows))
     if longest > most:
         message = f"{name}: a text of {longest:,} tokens; this server continues or translates at most {most:,}"

@@ -26,7 +26,7 @@ from firth.errors import ConfigError, FirthError
 from firth.inference.precision import Precision
 from firth.progress import say
 from firth.serving.access import Access, is_loopback
-from firth.serving.admin import apart, forget_garbage, leave_processors, reload_model, show_models, warm, why_not
+from firth.serving.admin import apart, forget_garbage, leave_processors, loaded_again, reload_model, show_models, warm
 from firth.serving.app import make_app
 from firth.serving.asking import ServerState
 from firth.serving.config import Limits
@@ -213,11 +213,12 @@ def _obey(wait: Callable[[], int], state: ServerState, loop: asyncio.AbstractEve
         for name in list(state.models):
             if state.engine.draining:  # a signal to end arrived in the meantime
                 break
+            failed: Exception | None = None
             try:
                 asyncio.run_coroutine_threadsafe(reload_model(state, name), loop).result()
-                say(f"{name}: loaded again")
             except Exception as error:
-                say(f"{name}: the old model keeps serving: {why_not(error)}")
+                failed = error
+            say(loaded_again(name, failed))
     say(f"{signal.Signals(number).name}: {state.engine.in_flight} requests are finished, no new ones are taken")
 
 

@@ -28,19 +28,25 @@ def check_items(task: str, records: Iterable[Any]) -> None:
 
 
 def chunks(records: Iterable[Record], at_once: int) -> Iterator[list[Record]]:
-    """Yield records in lists of about ``at_once``; sentences of one document stay together."""
+    """Yield records in lists of about ``at_once``, each as soon as it is complete; documents are not divided.
+
+    Only after a sentence of a document does the next record tell whether the document goes on.
+    """
     some: list[Record] = []
     for record in records:
-        if len(some) >= at_once and not _of_one_document(some[-1], record):
+        if len(some) >= at_once and _document(some[-1]) != _document(record):
             yield some
             some = []
         some.append(record)
+        if len(some) >= at_once and not _document(record):
+            yield some
+            some = []
     if some:
         yield some
 
 
-def _of_one_document(a: Record, b: Record) -> bool:
-    return isinstance(a, Tagged) and isinstance(b, Tagged) and bool(a.group) and a.group == b.group
+def _document(record: Record) -> str:
+    return record.group if isinstance(record, Tagged) else ""
 
 
 def record_of(task: str, item: Any, unit: str = "word") -> Record:
