@@ -16,6 +16,7 @@ from firth.errors import ConfigError, InputError
 from firth.finetuning import baseline, runs
 from firth.finetuning import compare as module
 from firth.finetuning.compare import Way, compare
+from firth.finetuning.compare_results import is_better
 from firth.finetuning.recipe import LabelledConfig
 from firth.finetuning.recommendation import recommendation
 
@@ -286,15 +287,17 @@ def test_a_model_that_is_none_is_said_before_anything_is_fitted(
 def facts(score: float, low: float, high: float) -> dict[str, Any]:
     row = {"labels": 50, "predict_ms": 2.0, "megabytes": 20.0, "way": "fine-tuned m", "score": score}
     base = row | {"score": 0.8, "megabytes": 1.0, "way": "baseline"}
-    best = row | {"over_baseline": score - 0.8, "over_baseline_interval": [low, high]}
+    best = row | {"over_baseline": score - 0.8, "over_baseline_interval": [low, high], "sign_test": 0.01}
     return {
         "ways": {"baseline": base, "fine-tuned-1": best},
         "best": "fine-tuned-1" if score > 0.8 else "baseline",
         "winner": "fine-tuned-1" if low > 0 else "baseline",
         "metric": "accuracy",
-        "examples": {"train": 100},
+        "examples": {"train": 100, "dev": 20},
         "names": {"baseline": "baseline", "fine-tuned-1": "fine-tuned m"},
         "equal_labels": None,
+        "split": "dev",
+        "shared": 0,
         "majority": {"answer": "in", "scores": {"accuracy": 0.5}},
     }
 
@@ -305,6 +308,23 @@ def test_only_what_is_surely_better_is_recommended() -> None:
     assert sure.startswith("Use fine-tuned m: accuracy 0.9000, with 50 of 100 labels, 10.0 points above the baseline")
     assert unsure.startswith("Use the baseline (accuracy 0.8000): fine-tuned m is not reliably better, 2.0 points")
     assert "10.0 points below the baseline" in worse and all(text.count(". ") == 1 for text in (sure, unsure, worse))
+
+
+def test_few_differences_prove_nothing() -> None:
+    row = facts(0.9, 0.05, 0.15)["ways"]["fine-tuned-1"]
+    assert is_better(row) and is_better(row | {"sign_test": None})
+    assert not is_better(row | {"sign_test": 0.0625}) and not is_better(row | {"over_baseline_interval": [0.0, 0.1]})
+    results = facts(0.9, 0.05, 0.15) | {"winner": "baseline"}
+    results["ways"]["fine-tuned-1"]["sign_test"] = 0.0625
+    assert "is not reliably better, 10.0 points above" in recommendation(results)
+    assert "+5.0 to +15.0; exact sign test p = 0.062)" in recommendation(results)
+
+
+def test_a_dev_file_of_training_examples_is_said_with_the_recommendation() -> None:
+    results = facts(0.9, 0.05, 0.15)
+    assert "training examples too" not in recommendation(results | {"shared": 1})
+    said = "But 12 of 20 dev examples are training examples too: all scores are too high."
+    assert said in recommendation(results | {"shared": 12})
 
 
 def test_ways_that_were_not_fitted_are_named() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from firth.metrics.bootstrap import mean_interval
+from firth.metrics.bootstrap import mean_interval, sign_test
 
 
 def test_mean_interval_by_hand() -> None:
@@ -36,3 +36,9 @@ def test_no_values_are_an_error(values: list[float]) -> None:
 def test_values_that_are_no_numbers_are_an_error() -> None:
     with pytest.raises(ValueError, match="number 1 of the values is nan"):
         mean_interval([0.5, float("nan")])
+
+
+@pytest.mark.parametrize(("better", "worse"), [(5, 0), (6, 0), (0, 6), (10, 3), (4, 4), (300, 250)])
+def test_the_sign_test_equals_scipy(better: int, worse: int) -> None:
+    assert sign_test(better, worse) == pytest.approx(stats.binomtest(better, better + worse).pvalue)
+    assert sign_test(0, 0) == 1

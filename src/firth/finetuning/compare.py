@@ -265,7 +265,7 @@ class _Comparing:
         self._leave_out_small_draws()
         self.tell(
             f"{self.task}: {self.n_all:,} labelled examples, {len(self.dev):,} {self.split}; "
-            f"{len(self.ways)} ways, up to {format_duration(self.budget_s)}"
+            f"{len(self.ways)} way{'s' if len(self.ways) > 1 else ''}, up to {format_duration(self.budget_s)}"
         )
         cells: dict[str, dict[int, dict[str, Any]]] = {way.folder: {} for way in self.ways}
         stages = self._stages()

@@ -12,10 +12,10 @@ import numpy as np
 from firth.baseline.config import TfidfConfig
 from firth.baseline.folder import read_baseline
 from firth.finetuning.label_check import label_conflicts, label_suspects
-from firth.finetuning.labelled import LabelledData
+from firth.finetuning.labelled import LabelledData, shared_examples
 from firth.finetuning.recommendation import equal_labels, recommendation
 from firth.inference.loading import load
-from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
+from firth.metrics.bootstrap import CONFIDENCE, paired_bootstrap, percentile_interval, sign_test
 from firth.metrics.calibration import expected_calibration_error
 from firth.tasks.predictions import Labelled, MultiLabelled, TaggedText, Valued
 from firth.tasks.table import TASKS
@@ -81,9 +81,12 @@ def compare_fits(
             "over_baseline": cell["scores"][metric] - last["baseline"]["scores"][metric],
             "over_baseline_interval": list(percentile_interval(behind)),
             "not_better_share": float(np.mean(behind <= 0)),
+            "sign_test": _sign_test(dev, cell["answers"], last["baseline"]["answers"])
+            if metric == "accuracy"
+            else None,
         }
     # A way that is not reliably better than the baseline is not worth its cost.
-    winner = best if rows[best]["over_baseline_interval"][0] > 0 else "baseline"
+    winner = best if is_better(rows[best]) else "baseline"
     curve = {names[name]: [[n, c["scores"][metric]] for n, c in sorted(some.items())] for name, some in cells.items()}
     results = {
         "task": task,
@@ -102,10 +105,23 @@ def compare_fits(
         ),
         "curve": curve,
         "skipped": list(skipped),
+        "shared": shared_examples(dev, [*labelled.train, *labelled.held]),
         "notes": labelled.notes,
         "draws": len(draws),
     }
     return results | {"recommendation": recommendation(results)} | _doubts(labelled, baseline)
+
+
+def _sign_test(dev: Sequence[Any], answers: Sequence[Any], baseline: Sequence[Any]) -> float:
+    """The p-value of a model's right and wrong labels beside the baseline's."""
+    pairs = [(a == record.label, b == record.label) for record, a, b in zip(dev, answers, baseline, strict=True)]
+    return sign_test(pairs.count((True, False)), pairs.count((False, True)))
+
+
+def is_better(row: Mapping[str, Any]) -> bool:
+    """Whether a way is reliably better than the baseline."""
+    sure = row["sign_test"] is None or row["sign_test"] <= 1 - CONFIDENCE
+    return row["over_baseline_interval"][0] > 0 and sure
 
 
 def _majority(labelled: LabelledData, dev: Sequence[Any]) -> dict[str, Any] | None:

@@ -38,24 +38,29 @@ class Conflict:
 
 
 def label_suspects(records: Sequence[Text], config: TfidfConfig) -> list[Suspect]:
-    """The 50 examples with the highest loss under cross-validated TF-IDF, highest first.
+    """The examples that cross-validated TF-IDF takes for another label, at most 50, the likeliest errors first.
 
-    Lists only those that it predicts differently; ``probability`` is that of the given label.
-    Source: Müller and Markert 2019; Northcutt et al. 2021 (ranking by self-confidence).
+    An example counts as of another label if that label is as probable as it is, on average, for the examples that have
+    it, and its own label less so. A rare label is improbable everywhere, so probabilities alone would list all of its
+    examples. ``probability`` is that of the given label.
+    Source: Northcutt et al. 2021, §3 (confident learning: thresholds by class, ranking by self-confidence).
     """
-    found = []
-    for some, outputs in unseen_outputs(config, folds_of(records, 2 if len(records) > _MANY else FOLDS)):
-        shares = softmax(outputs / config.temperature)
-        gold = targets_of(config, some).argmax(1)
-        given, best = shares[np.arange(len(some)), gold], shares.argmax(1)
-        for number in np.flatnonzero(best != gold):
-            record = some[number]
-            found.append(
-                Suspect(
-                    record.where, _both(record), str(record.label), config.labels[best[number]], float(given[number])
-                )
-            )
-    return sorted(found, key=lambda suspect: (suspect.probability, suspect.where))[:_MOST]
+    folds = list(unseen_outputs(config, folds_of(records, 2 if len(records) > _MANY else FOLDS)))
+    asked = [record for some, _ in folds for record in some]
+    shares = softmax(np.concatenate([outputs for _, outputs in folds]) / config.temperature)
+    gold = targets_of(config, asked).argmax(1)
+    # A label without an example is never reached.
+    usual = np.array([shares[gold == k, k].mean() if (gold == k).any() else np.inf for k in range(shares.shape[1])])
+    above = np.where(shares >= usual, shares, 0.0)
+    numbers = np.arange(len(asked))
+    given, other = shares[numbers, gold], above.argmax(1)
+    margin = given - usual[gold]
+    doubtful = np.flatnonzero((other != gold) & (above[numbers, other] > 0) & (margin < 0))
+    suspects = [
+        Suspect(asked[i].where, _both(asked[i]), str(asked[i].label), config.labels[other[i]], float(given[i]))
+        for i in sorted(doubtful.tolist(), key=lambda i: (margin[i], asked[i].where))
+    ]
+    return suspects[:_MOST]
 
 
 def label_conflicts(records: Sequence[Text]) -> list[Conflict]:

@@ -23,8 +23,10 @@ from firth.text.records import Record, Text
 
 # With fewer training examples a run is refused; from this share of one label on a note warns of it.
 _FEWEST, _SKEWED = 2, 0.75
+# So many labels that are all numbers are probably values.
+_MANY_NUMBERS = 10
 # Share of an evaluation file's examples that are in the training data too, from which on a note says so.
-_SHARED = 0.2
+MUCH_SHARED = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +118,16 @@ def _check_alike(train: Sequence[Any], dev: Sequence[Any], config: LabelledConfi
         )
 
 
+def shared_examples(records: Sequence[Any], train: Sequence[Any]) -> int:
+    """How many records are training examples too."""
+    seen = set(map(content_key, train))
+    return sum(content_key(record) in seen for record in records)
+
+
 def _note_shared(name: str, records: Sequence[Any], train: Sequence[Any], problems: Problems) -> None:
     """Note if many examples of an evaluation file are training examples too."""
-    seen = set(map(content_key, train))
-    shared = sum(content_key(record) in seen for record in records)
-    if shared >= _SHARED * len(records):
+    shared = shared_examples(records, train)
+    if shared >= MUCH_SHARED * len(records):
         problems.note(
             f"{name}: {shared:,} of {len(records):,} examples are training examples too: its score does not say how "
             "well the model does on new ones"
@@ -164,14 +171,16 @@ def _check_learnable(
             by_number.setdefault(float(label), []).append(label)
     if alike := [label for same in by_number.values() if len(same) > 1 for label in same]:
         problems.note(f"labels of the same number are learned as different ones: {_listed(alike)}")
+    if len(labels) >= _MANY_NUMBERS and sum(map(len, by_number.values())) == len(labels):
+        problems.note(f"all {len(labels):,} labels are numbers: --task regress learns their values, this their names")
     if absent:
         problems.note(f"labels without a training example, which cannot be learned: {_listed(absent)}")
     if single:
         problems.note(f"labels with a single training example: {_listed(single)}")
     if n >= _SKEWED * len(train):
         problems.note(
-            f"{n:,} of {len(train):,} training examples have the label {commonest!r}, so always predicting it reaches "
-            f"accuracy {n / len(train):.0%}: look at macro_f1 too, or balance the labels with --set train.balance=true"
+            f"{n / len(train):.0%} of the training examples have the label {commonest!r}, which accuracy rewards: look "
+            "at macro_f1 too; fine-tuning can weight the labels equally, with --set train.balance=true"
         )
 
 

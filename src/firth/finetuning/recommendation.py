@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from firth.finetuning.labelled import MUCH_SHARED
+
 
 def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
     """The score of every way at the largest number of labels that all were fitted to; None if all have equally many.
@@ -20,8 +22,16 @@ def recommendation(results: Mapping[str, Any]) -> str:
     Others follow where they apply: the scores at an equal number of labels if the time ended before all ways had the
     same, the ways that were not fitted at all, and that nothing is better than the commonest answer.
     """
-    sentences = [_recommended(results), _at_equal_labels(results), _not_fitted(results), _of_majority(results)]
+    parts = (_recommended, _shared, _at_equal_labels, _not_fitted, _of_majority)
+    sentences = [part(results) for part in parts]
     return " ".join(filter(None, sentences))
+
+
+def _shared(results: Mapping[str, Any]) -> str:
+    shared, n = results["shared"], results["examples"][results["split"]]
+    if shared < MUCH_SHARED * n:
+        return ""
+    return f"But {shared:,} of {n:,} {results['split']} examples are training examples too: all scores are too high."
 
 
 def _at_equal_labels(results: Mapping[str, Any]) -> str:
@@ -69,7 +79,10 @@ def _recommended(results: Mapping[str, Any]) -> str:
     row = ways[best if best in others else max(others, key=lambda name: ways[name]["score"])]
     low, high = (100 * bound for bound in row["over_baseline_interval"])
     points, side = 100 * abs(row["over_baseline"]), "above" if row["over_baseline"] >= 0 else "below"
-    margin = f"{points:.1f} points {side} the baseline (95 % interval of the difference {low:+.1f} to {high:+.1f})"
+    test = "" if row["sign_test"] is None else f"; exact sign test p = {row['sign_test']:.2g}"
+    margin = (
+        f"{points:.1f} points {side} the baseline (95 % interval of the difference {low:+.1f} to {high:+.1f}{test})"
+    )
     if winner != "baseline":
         fewer = f", with {row['labels']:,} of {n:,} labels" if row["labels"] < n else ""
         return (

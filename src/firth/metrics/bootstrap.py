@@ -43,6 +43,15 @@ def paired_bootstrap(
     return np.array([score(rng.integers(0, n, n)) for _ in range(draws)], np.float64)
 
 
+def sign_test(better: int, worse: int) -> float:
+    """The exact two-sided p-value of paired outcomes that differ; 1 if none does. Source: McNemar 1947; binomial test.
+
+    With few differences a bootstrap interval is too narrow: it never contains 0 if all differences have one sign.
+    """
+    n, least = better + worse, min(better, worse)
+    return min(1.0, sum(math.comb(n, k) for k in range(least + 1)) / 2 ** (n - 1)) if n else 1.0
+
+
 def percentile_interval(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
     """The 95 % interval of bootstrap values, ignoring those that are not finite."""
     finite = values[np.isfinite(values)]
