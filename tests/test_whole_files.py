@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from firth.errors import CheckpointError, ConfigError
+from firth.errors import CheckpointError, ConfigError, SaveError
 from firth.files import (
     append_to,
     check_new,
@@ -423,3 +423,12 @@ def test_a_disk_that_becomes_read_only_after_the_rename_is_no_failure(
     with new_file(tmp_path / "out") as file:
         file.write(b"whole")
     assert (tmp_path / "out").read_bytes() == b"whole"
+
+
+def test_a_full_disk_names_the_folder_that_was_asked_for(out: Path) -> None:
+    def full(new: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(SaveError) as error, new_folder(out / "x") as folder:
+        make_folder(folder / "model", full)
+    assert str(error.value).startswith(f"{out / 'x' / 'model'} could not be written: the disk is full")

@@ -368,7 +368,10 @@ def new_folder(path: Path) -> Iterator[Path]:
     _refuse_second_writer(path)
     try:
         with _temporary_folder(path) as temporary:
-            yield temporary
+            try:
+                yield temporary
+            except SaveError as error:  # of a file in it: its own name is gone with it
+                raise SaveError(str(error).replace(str(temporary), str(path))) from None
             _sync_all(temporary)
             if path.is_dir() and not holds_something(path):
                 (path / _LOCK).unlink(missing_ok=True)
@@ -416,7 +419,7 @@ def _refuse_second_writer(path: Path) -> None:
 
 def _not_written(path: Path, error: OSError) -> FirthError:
     """Return the error for a full disk, or for a place that cannot be written."""
-    if error.errno in _FULL:
+    if _is_full(error):
         return SaveError(_why(path, error))
     return ConfigError(f"{path} cannot be written: {_reason(path, error)}")
 
@@ -459,13 +462,29 @@ def staged_folder(path: Path) -> Iterator[Path]:
 
 
 def _why(path: Path, error: OSError) -> str:
-    if error.errno in _FULL:
+    if _is_full(error):
         free = shutil.disk_usage(path.parent).free
         return (
             f"{path} could not be written: the disk is full ({free / 1e6:.0f} MB free at {_mount(path)}). What was "
-            f"saved before is untouched: make room, then resume"
+            f"saved before is untouched: make room, then resume or run the command again"
         )
     return f"{path} could not be written: {_reason(path, error)}. What was saved before is untouched"
+
+
+def _is_full(error: OSError) -> bool:
+    # NumPy's error in writing an array has no number, only the two counts.
+    return error.errno in _FULL or (error.errno is None and " requested and " in str(error))
+
+
+@contextmanager
+def saving(path: Path) -> Iterator[None]:
+    """A context for work that writes files beside or below ``path``: a full disk is a SaveError that names it."""
+    try:
+        yield
+    except OSError as error:
+        if _is_full(error):
+            raise SaveError(_why(path, error)) from None
+        raise
 
 
 def _mount(path: Path) -> Path:

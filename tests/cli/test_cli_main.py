@@ -103,6 +103,8 @@ def test_help_loads_nothing_that_takes_long(tokens: list[str]) -> None:
         (["vectors", "train", "t", "--out", "m", "--least", "5"], ["--least is now called --min-count"]),
         (["predict", "m", "--length", "5"], ["Unknown option: --length"]),
         (["prepare", "a.txt", "--tokenizer", "v", "--out", "c", "--workers", "-3"], ["--workers", "-3"]),
+        (["prepare", "a", "--tokenizer", "v", "--out", "c", "--dev", "d", "--hold-out", "0.1"], ["give one of them"]),
+        (["prepare", "a", "--tokenizer", "v", "--out", "c", "--second", "b", "--lines", "book"], ["leave it out"]),
         (["embed", "runs/a", "a text", "--input", "lines.txt"], ["either TEXT or --input"]),
         (["embed", "runs/a", "--pool", "median"], ["--pool", "median", "summary"]),
         (["embed", "runs/a", "--layer", "top"], ["--layer", "top"]),

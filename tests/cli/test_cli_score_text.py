@@ -44,6 +44,8 @@ def test_lines_before_a_bad_one_are_answered_and_its_number_is_said(firth, tiny_
     done = firth("score-text", tiny_run, stdin=b"some words\n\n\x01\nothers\n")
     assert done.code == 2 and "stdin:3: '\\x01' has no tokens" in done.complaint
     assert [line.split("  ")[-1] for line in done.out.splitlines()] == ["some words"]
+    coded = firth("score-text", tiny_run, stdin=b"some words\n\n\xff\nothers\n")
+    assert coded.code == 2 and "stdin, line 3: not UTF-8" in coded.complaint and coded.out == done.out
     filled = firth("fill-mask", tiny_run, "--json", stdin=b"a [MASK]\nno mask\n")
     assert filled.code == 2 and "stdin:2: 'no mask' has no [MASK]" in filled.complaint
     assert len(filled.out.splitlines()) == 1

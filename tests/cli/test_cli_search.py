@@ -27,7 +27,7 @@ def test_refusals(firth, tiny_run: Path, tmp_path: Path) -> None:
     texts.write_text("a\n", "utf-8")
     assert "--model is missing" in firth("search", tmp_path / "i", "--texts", texts).complaint
     assert "is not an index" in firth("search", tmp_path / "none", "x").complaint
-    assert "--layer and --pool" in firth("search", tmp_path / "none", "x", "--layer", 1).complaint
+    assert "--layer, --pool and --columns" in firth("search", tmp_path / "none", "x", "--layer", 1).complaint
     folder = firth("search", tmp_path / "i", "--texts", tmp_path, "--model", tiny_run)
     assert folder.code == 2 and "is a folder: give a file with one text a line" in folder.complaint
     missing = firth("search", tmp_path / "i", "--texts", tmp_path / "no.txt", "--model", tiny_run)
@@ -84,3 +84,26 @@ def test_a_model_that_is_not_found_from_here_is_asked_for(firth, tiny_run: Path,
     lost = firth("search", index, "the market")
     assert lost.code == 2 and "is not found from here" in lost.complaint and "give it with --model" in lost.complaint
     assert firth("search", index, "the market", "--model", tiny_run).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", '\ufeffid,본문,label\r\n1,"a1, b2",x\r\n2,"c3\nb2",y\r\n'),
+        ("t.jsonl", '{"본문": "a1, b2"}\n{"본문": "c3\\nb2"}\n'),
+    ],
+)
+def test_the_texts_of_a_table_are_embedded(firth, tiny_run: Path, tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, "utf-8", newline="")
+    built = firth("search", tmp_path / "i", "--texts", tmp_path / name, "--columns", "text=본문", "--model", tiny_run)
+    assert built.code == 0 and "2 texts" in built.out
+    hits = json.loads(firth("search", tmp_path / "i", "a1, b2", "--json").out)["hits"]
+    assert {hit["text"] for hit in hits} == {"a1, b2", "c3 b2"} and hits[0]["text"] == "a1, b2"
+    lines = firth("embed", tiny_run, "--input", tmp_path / name, "--columns", "text=본문").out.splitlines()
+    assert len(lines) == 2
+    unnamed = firth("embed", tiny_run, "--input", tmp_path / name)
+    assert unnamed.code == 2 and "본문" in unnamed.complaint
+    (tmp_path / "t.txt").write_text("a1\n")
+    for wrong in (("--input", tmp_path / "t.txt"), ("a1",), ()):
+        refused = firth("embed", tiny_run, *wrong, "--columns", "text=9")
+        assert refused.code == 2, wrong

@@ -1,5 +1,6 @@
 """firth prepare: what a shard holds, for any number of workers, after a kill, at any size."""
 
+import errno
 import itertools
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -15,9 +17,10 @@ import pytest
 import firth.corpus.prepare as prepare_module
 from firth.corpus.hold_out import is_held_out
 from firth.corpus.prepare import prepare
+from firth.corpus.selection import matching_files
 from firth.corpus.vocab import build_vocab
 from firth.data.shards import Corpus
-from firth.errors import ConfigError, CorpusError, InputError
+from firth.errors import ConfigError, CorpusError, InputError, SaveError
 from firth.text.corpus import CorpusReader
 from firth.text.sentences import split_sentences
 from firth.text.tokenizer import Tokenizer
@@ -235,3 +238,37 @@ def test_a_folder_of_books(tiny_vocab: Path, tmp_path: Path) -> None:
         (tmp_path / "half").mkdir()
         (tmp_path / "half" / prepare_module.PROGRESS).write_text("{}\n")
         prepare([books], tiny_vocab, tmp_path / "half", lines="book")
+
+
+def test_decomposed_text_makes_the_corpus_of_composed_text(tiny_vocab: Path, tmp_path: Path) -> None:
+    text = "".join(f"그는 {number}번 집에 갔다.그리고 밥을 먹었다.\n\n" for number in range(120))
+    for form in ("NFC", "NFD"):
+        (tmp_path / form).mkdir()
+        (tmp_path / form / "한국.txt").write_text(normalize(form, text), "utf-8")  # type: ignore[arg-type]
+        prepare([tmp_path / form / "한국.txt"], tiny_vocab, tmp_path / f"c{form}", workers=1)
+    composed, decomposed = (Corpus(tmp_path / f"c{form}") for form in ("NFC", "NFD"))
+    for split in ("train", "dev"):
+        ours, theirs = (corpus.open(corpus.shards(split)[0]) for corpus in (composed, decomposed))
+        for part in ("ids", "sentences", "documents"):
+            np.testing.assert_array_equal(getattr(ours, part), getattr(theirs, part))
+    both = prepare([tmp_path / "NFC", tmp_path / "NFD"], tiny_vocab, tmp_path / "both", workers=1)
+    assert both.repeated_documents == 120
+
+
+def test_a_file_is_found_by_its_name_however_its_letters_are_composed() -> None:
+    files = [Path("a", normalize("NFD", "한국.txt")), Path("b.txt")]
+    assert matching_files(files, "한국.txt") == [0] and matching_files(files, normalize("NFD", "한국*")) == [0]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space"), OSError("1142854 requested and 286656 written")])
+def test_a_full_disk_names_the_corpus(
+    error: OSError, tiny_text: Path, tiny_vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(prepare_module, "write_card", full)
+    with pytest.raises(SaveError, match=r"/c could not be written: the disk is full .* run the command again"):
+        prepare([tiny_text], tiny_vocab, tmp_path / "c", workers=1)
+    monkeypatch.undo()
+    assert prepare([tiny_text], tiny_vocab, tmp_path / "c", workers=1).documents

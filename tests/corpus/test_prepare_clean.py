@@ -1,5 +1,6 @@
 """firth prepare with cleaning, weights and held-out text: the corpus, its data card, and a run that is killed."""
 
+import gzip
 import json
 import random
 import subprocess
@@ -204,7 +205,11 @@ def test_tables_are_said_to_be_tables(tiny_vocab: Path, tmp_path: Path, capsys: 
     path.write_text("A quiet garden.\t1\nThe old farmer.\t0\n")
     prepare([path], tiny_vocab, tmp_path / "c", workers=1)  # read twice: the first pass determines how much to hold out
     said = capsys.readouterr().err
-    assert said.count("looks like a table") == 1 and f"cut -f2 {path} > text.txt" in said
+    assert said.count("looks like a table") == 1 and f"cut -f2 {path} | sed G > text.txt" in said
+    packed = tmp_path / "train.tsv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    prepare([packed], tiny_vocab, tmp_path / "d", workers=1)
+    assert "such as the second one: unpack it, then take the column" in capsys.readouterr().err
 
 
 def test_the_command_for_a_csv_file_takes_a_column_out_of_it(
@@ -215,7 +220,7 @@ def test_the_command_for_a_csv_file_takes_a_column_out_of_it(
     prepare([path], tiny_vocab, tmp_path / "c", workers=1)
     command = capsys.readouterr().err.partition("such as the second one: ")[2].splitlines()[0]
     subprocess.run(command.replace("> text.txt", f"> {tmp_path / 'text.txt'}"), shell=True, check=True)
-    assert (tmp_path / "text.txt").read_text() == "A quiet, green garden.\nThe old farmer.\n"
+    assert (tmp_path / "text.txt").read_text() == "A quiet, green garden.\n\nThe old farmer.\n\n", "a document a row"
 
 
 def test_text_that_cleaning_removes_altogether(tiny_vocab: Path, tmp_path: Path) -> None:

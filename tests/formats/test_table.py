@@ -45,7 +45,7 @@ def test_what_a_path_is(tmp_path: Path, shared_data: Path) -> None:
     [
         (lambda path: None, ConfigError, "no such model folder"),
         (lambda path: path.mkdir(), CheckpointError, "it has no config.json"),
-        (lambda path: path.write_text("x"), CheckpointError, "is a file: give the folder that it lies in"),
+        (lambda path: path.write_text("x"), CheckpointError, "is a file: a model is a folder"),
     ],
 )
 def test_what_is_no_model(make: Callable[[Path], Any], error: type[Exception], message: str, tmp_path: Path) -> None:

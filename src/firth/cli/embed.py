@@ -12,12 +12,12 @@ from firth.cli.shared import (
     Whole,
     check_texts,
     counted,
-    lines_from,
     load_and_say,
     on_interrupt,
     say_unknown,
+    texts_from,
 )
-from firth.errors import InputError, UsageError
+from firth.errors import ConfigError, InputError, UsageError
 from firth.files import check_new_file, new_file
 from firth.inference.precision import Precision
 from firth.progress import Progress
@@ -48,6 +48,7 @@ def embed(
     pool: Pool | None = None,
     out: Path | None = None,
     file: InputFile = None,
+    columns: str | None = None,
     precision: Precision = "float32",
     compile: CompileFlag = False,
 ) -> None:
@@ -77,7 +78,9 @@ def embed(
         Output file, must be new: .npy for texts (float32, one row per line); .npz, .hdf5 (AllenNLP's layout for ELMo)
         or .jsonl for words and tokens. Default: JSONL on stdout.
     file
-        Input file; default stdin.
+        Input file; default stdin. The column of texts is read from .csv, .tsv, .json and .jsonl, lines from others.
+    columns
+        Which column of a table, or which key, has the texts, by name or number from 0: text=review or text=0.
     precision
         dtype of the encoder; auto is bfloat16 where the hardware supports it, else float16 weights. int8 must first
         pass the quality gate of firth evaluate.
@@ -86,7 +89,9 @@ def embed(
     """
     _check_flags(unit, layer, mix, last, weights, pool, out)
     check_texts(texts, file)
-    lines = iter(texts) if texts else _some(lines_from(file), str(file or "stdin"))
+    if texts and columns is not None:
+        raise ConfigError("--columns is for a table: name its file with --input")
+    lines = iter(texts) if texts else _some(texts_from(file, columns), str(file or "stdin"))
     loaded = load_and_say(model, precision, compile)
     for text in texts:
         say_unknown(text, loaded)

@@ -141,7 +141,9 @@ def finetune(
 def _check_recipe(recipe: Path) -> None:
     """Raise ConfigError for a recipe argument that was probably meant as another one."""
     if "=" in str(recipe) and not recipe.exists():
-        raise ConfigError(f"{recipe}: recipe keys are given as --set {recipe}")
+        raise ConfigError(
+            f"{recipe}: recipe keys are given as --set {recipe}; a value with a space stands in quotation marks"
+        )
     if recipe.is_file() and recipe.suffix != ".toml":
         raise ConfigError(f"{recipe}: expected a recipe file (.toml); a file of examples is given as --train {recipe}")
 

@@ -37,8 +37,8 @@ def prepare(
     *texts: Texts,
     tokenizer: Path,
     out: Path,
-    lines: Literal["paragraph", "sentence", "book"] = "paragraph",
-    hold_out: float = 0.01,
+    lines: Annotated[Literal["paragraph", "sentence", "book"] | None, Parameter(show_default=False)] = None,
+    hold_out: Annotated[float | None, Parameter(show_default=False)] = None,
     dev: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     second: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     dev_second: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
@@ -74,11 +74,11 @@ def prepare(
     out
         Output corpus folder.
     lines
-        paragraph: each line is split into sentences; sentence: each line is one; book: each file is one
+        paragraph (default): each line is split into sentences; sentence: each line is one; book: each file is one
         document, and blank lines separate its paragraphs, as in BooksCorpus and Project Gutenberg.
     hold_out
-        Share of the documents kept for evaluation, chosen by a hash of their text; at least ten of a hundred or more.
-        0: none.
+        Share of the documents kept for evaluation, chosen by a hash of their text (default 0.01); at least ten of a
+        hundred or more. 0: none.
     dev
         Text for evaluation; then nothing is held out from the rest.
     second
@@ -121,6 +121,7 @@ def prepare(
         Print the report as one JSON object.
     """
     from firth.corpus.clean import OPTIONAL, Cleaning
+    from firth.corpus.prepare import HOLD_OUT
     from firth.corpus.prepare import prepare as make_corpus
     from firth.text.tokenizer import MUCH_UNKNOWN
 
@@ -144,6 +145,10 @@ def prepare(
         remove_overlap=remove_overlap,
         memory=_bytes("--memory", memory or "1GB"),
     )
+    if dev and hold_out is not None:
+        raise ConfigError("--hold-out takes text for evaluation from TEXT, --dev from files: give one of them")
+    if second and lines is not None:
+        raise ConfigError("--lines: in parallel text each line is a sentence: leave it out with --second")
     if smooth is not None and (weight or second):
         raise ConfigError("--smooth computes the weights: leave out --weight and --second")
     weights: dict[str, float] | dict[Path, float]
@@ -156,8 +161,8 @@ def prepare(
             texts,
             tokenizer,
             out,
-            lines=lines,
-            hold_out=hold_out,
+            lines=lines or "paragraph",
+            hold_out=HOLD_OUT if hold_out is None else hold_out,
             dev=dev or (),
             second=second or (),
             dev_second=dev_second or (),

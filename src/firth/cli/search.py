@@ -12,12 +12,12 @@ from firth.cli.shared import (
     check_texts,
     counted,
     filled_lines,
-    lines_from,
     load_and_say,
     on_interrupt,
     print_json,
     print_next,
     say_unknown,
+    texts_from,
 )
 from firth.errors import ConfigError, FirthError, InputError
 from firth.inference.precision import Precision
@@ -32,6 +32,7 @@ def search(
     /,
     *queries: Annotated[str, Parameter(name="QUERY")],
     texts: Path | None = None,
+    columns: str | None = None,
     model: Path | None = None,
     layer: Whole | None = None,
     pool: Pool | None = None,
@@ -50,7 +51,9 @@ def search(
     queries
         Texts to search for; lines of stdin if none is given and nothing is built.
     texts
-        File with one text per line, to embed into a new index.
+        File of texts to embed into a new index: the column of texts of a .csv, .tsv, .json or .jsonl, else each line.
+    columns
+        With --texts: which column of a table, or which key, has the texts, by name or number from 0: text=0.
     model
         The model that embeds the texts; default when searching: the one the index was made with.
     layer
@@ -66,13 +69,13 @@ def search(
     """
     check_texts(queries, reads="<")
     if texts is not None:
-        _build(index, texts, model, layer, pool, precision)
+        _build(index, texts, columns, model, layer, pool, precision)
         if not queries:
             print_next("firth", "search", index, "a text")
             return
-    elif layer is not None or pool is not None:
+    elif layer is not None or pool is not None or columns is not None:
         raise ConfigError(
-            "--layer and --pool are chosen when the index is built: give --texts as well, or leave them out"
+            "--layer, --pool and --columns are chosen when the index is built: give --texts as well, or leave them out"
         )
     from firth.inference.search import Index
 
@@ -96,6 +99,7 @@ def search(
 def _build(
     index: Path,
     texts: Path,
+    columns: str | None,
     model: Path | None,
     layer: int | None,
     pool: Pool | None,
@@ -114,7 +118,7 @@ def _build(
     loaded = load_and_say(model, precision)
     with on_interrupt("no index was written"):
         n_texts = build_index(
-            loaded, str(model), lines_from(texts), index, layer=-1 if layer is None else layer, pool=pool
+            loaded, str(model), texts_from(texts, columns), index, layer=-1 if layer is None else layer, pool=pool
         )
     print(f"{index}: {counted(n_texts, 'text')}")
 

@@ -16,7 +16,7 @@ from cyclopts import Parameter, Token, validators
 
 from firth.cli.command_hints import as_typed
 from firth.config import is_open_stream
-from firth.errors import FirthError, InputError, LengthError, UsageError, printable
+from firth.errors import ConfigError, FirthError, InputError, LengthError, UsageError, printable
 from firth.files import check_regular
 from firth.inference.precision import Precision
 from firth.progress import columns_of, say
@@ -230,6 +230,34 @@ def lines_from(path: Path | None) -> Iterator[str]:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+# File name endings of tables and JSON objects, of which one column or key has the texts.
+_TABLES = (".csv", ".tsv", ".jsonl", ".json")
+
+
+def texts_from(path: Path | None, columns: str | None) -> Iterator[str]:
+    """The texts of a table or of JSON lines, line breaks in them as spaces; else the lines of a file or of stdin.
+
+    ``columns``: as ``firth predict --columns``. ConfigError for pairs of texts, and for columns of lines.
+    """
+    from firth.tasks.readers.files import Problems, bare_suffix
+
+    if path is None or (columns is None and bare_suffix(path) not in _TABLES):
+        if columns is not None:
+            raise ConfigError("--columns is for a table: give its file, such as texts.csv")
+        yield from lines_from(path)
+        return
+    from firth.finetuning.own_files import iter_file
+    from firth.finetuning.recipe import LabelledConfig
+
+    problems = Problems(unique_ids=False)
+    for record in iter_file("classify", path, LabelledConfig(columns=columns or ""), problems, labelled=False):
+        if record.second is not None:
+            raise ConfigError(f"{record.where}: two texts, expected one: name its column, as in --columns text=0")
+        yield " ".join(record.text.splitlines())
+    for note in problems.report():
+        say(note)
+
+
 def filled_lines() -> Iterator[str]:
     """The lines of stdin that are not blank: see ``numbered_lines``."""
     return (line for _, line in numbered_lines(None))
@@ -248,11 +276,20 @@ def numbered_lines(path: Path | None) -> Iterator[tuple[int, str]]:
 
 
 def until_bad(check: Callable[[str], object], bad: list[FirthError]) -> Iterator[str]:
-    """The lines of stdin that are not blank, up to the first for which ``check`` raises InputError or LengthError.
+    """The lines of stdin that are not blank, up to the first that is not text or fails ``check``.
 
-    That error is appended to ``bad``, with the line's number, so that the lines before it are answered first.
+    The error (InputError or LengthError) is appended to ``bad``, with the line's number, so that the lines before it
+    are answered first.
     """
-    for number, line in numbered_lines(None):
+    lines = numbered_lines(None)
+    while True:
+        try:
+            number, line = next(lines, (0, ""))
+        except InputError as error:  # it names its line
+            bad.append(error)
+            return
+        if not number:
+            return
         try:
             check(line)
         except (InputError, LengthError) as error:

@@ -43,7 +43,7 @@ from firth.data.shards import (
     write_manifest,
 )
 from firth.errors import ConfigError, FirthError, InputError
-from firth.files import append_to, check_new, lock, remove_folder, write_text
+from firth.files import append_to, check_new, lock, remove_folder, saving, write_text
 from firth.manifest import file_sha256
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader
@@ -146,7 +146,7 @@ def prepare(
     options = _options(unit, share, cleaning, factors, lowercase)
     header = {"version": VERSION, "tokenizer": made.fingerprint, "options": options, "sources": sources}
     workers = workers or cpu_count()
-    with lock(out):
+    with saving(out), lock(out):
         done = _open_folder(out, header, made)
         with _tidy(out):
             verdict = survey(reader, dev_reader, cleaning, out / SURVEY, workers) if cleaning.wanted else None

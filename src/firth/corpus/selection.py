@@ -6,6 +6,7 @@ from fnmatch import fnmatch
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
+from unicodedata import normalize
 
 import numpy as np
 
@@ -47,8 +48,11 @@ class FileTally:
 
 
 def document_hash(paragraphs: Sequence[str], salt: str = "") -> int:
-    """Compute a 64-bit hash of a document's text, by which documents are held out or sampled."""
-    text = "\n".join(paragraphs).encode("utf-8", "surrogatepass")
+    """Compute a 64-bit hash of a document's text, by which documents are held out or sampled.
+
+    The text is composed (NFC), as tokenizers read it: a document that is written in both ways is one document.
+    """
+    text = normalize("NFC", "\n".join(paragraphs)).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8, salt=salt.encode()).digest(), "little")
 
 
@@ -77,12 +81,17 @@ def weights_of(files: Sequence[Path], given: Mapping[str, float] | Mapping[Path,
 
 
 def matching_files(files: Sequence[Path], pattern: str) -> list[int]:
-    """The indices of the files that a pattern matches or equals: by path, by name, or by a folder of the path."""
-    return [
-        number
-        for number, path in enumerate(files)
-        if any(name == pattern or fnmatch(name, pattern) for name in (str(path), path.name, *path.parts))
-    ]
+    """The indices of the files that a pattern matches or equals: by path, by name, or by a folder of the path.
+
+    Names are compared composed (NFC): macOS writes them decomposed.
+    """
+    pattern = normalize("NFC", pattern)
+
+    def matches(name: str) -> bool:
+        return name == pattern or fnmatch(name, pattern)
+
+    names = [[normalize("NFC", name) for name in (str(path), path.name, *path.parts)] for path in files]
+    return [number for number, some in enumerate(names) if any(map(matches, some))]
 
 
 class Selection:

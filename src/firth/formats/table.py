@@ -31,6 +31,8 @@ from firth.names import HUB, locate, not_found
 from firth.progress import say
 from firth.systems import SIZES
 
+# File names that end like those inside the folder of a model.
+_OF_MODELS = (".safetensors", ".bin", ".pt", ".pth", ".json", ".onnx", ".hdf5", ".index", ".meta")
 ONNX_ABOUT, ONNX_GRAPH = "onnx.json", "model.onnx"
 
 
@@ -153,7 +155,8 @@ def find_format(path: str | Path) -> Located:
         hint = not_found(name, SIZES)
         raise ConfigError(f"{name}: no such model folder{hint and ': '}{hint}")
     if place.is_file():
-        raise CheckpointError(f"{name} is a file: give the folder that it lies in")
+        where = "give the folder that it lies in" if place.suffix in _OF_MODELS else "a model is a folder"
+        raise CheckpointError(f"{name} is a file: {where}")
     try:
         return Located(BY_KEY["firth"], find_model(place), name)
     except CheckpointError:

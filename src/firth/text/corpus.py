@@ -396,12 +396,16 @@ class _Stream:
 @cache  # a file may be read several times
 def _tell_table(path: str) -> None:
     """Warn that a file looks like a table. It is read anyway: plain text with tabs may have such a name."""
-    fields = "cut -f2"
-    if bare_name(path).endswith(".csv"):  # quoted fields may contain commas
-        fields = 'python3 -c "import csv, sys; [print(row[1]) for row in csv.reader(open(sys.argv[1]))]"'
+    name, file = bare_name(path), shlex.quote(path)
+    command = f"cut -f2 {file} | sed G > text.txt"
+    if name.endswith(".csv"):  # quoted fields may contain commas
+        rows = "import csv, sys; [print(row[1] + chr(10)) for row in csv.reader(open(sys.argv[1]))]"
+        command = f'python3 -c "{rows}" {file} > text.txt'
+    if name != path.lower():
+        command = "unpack it, then take the column"
     say(
         f"{path} looks like a table: each row is read as a paragraph, labels and numbers too. To train on its text, "
-        f"write the column of text to a file first, such as the second one: {fields} {shlex.quote(path)} > text.txt"
+        f"write the column of text to a file first, with a blank line after each, such as the second one: {command}"
     )
 
 

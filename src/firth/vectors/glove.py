@@ -16,7 +16,7 @@ from torch import Tensor
 from firth.config import AMOUNT, COUNT, check_bounds, option, to_dict
 from firth.convert.word_vectors import VectorBlock, VectorFile
 from firth.errors import InputError
-from firth.files import as_text, check_new, temporary_file
+from firth.files import as_text, check_new, saving, temporary_file
 from firth.progress import Progress
 from firth.vectors.folder import VectorOptions, VectorsReport, rule_of, write_vectors
 from firth.vectors.train import write_words
@@ -70,7 +70,7 @@ def train_glove(
     reading = replace(reading, lowercase=training.lowercase, split=split)
     check_new(Path(out))
     Path(out).parent.mkdir(parents=True, exist_ok=True)
-    with temporary_file(Path(f"{out}.words")) as file, as_text(file) as stream:
+    with saving(Path(out)), temporary_file(Path(f"{out}.words")) as file, as_text(file) as stream:
         n_words, found = write_words(texts, training.lowercase, split, stream)
         stream.flush()
         words = _frequent(Path(file.name), training.min_count)

@@ -13,7 +13,7 @@ import numpy as np
 from firth.config import AMOUNT, COUNT, OPTIONAL_COUNT, Bounds, check_bounds, option, to_dict
 from firth.convert.word_vectors import Subwords, VectorBlock, VectorFile
 from firth.errors import ConfigError, InputError
-from firth.files import as_text, check_new, temporary_file
+from firth.files import as_text, check_new, saving, temporary_file
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader, ReadReport
 from firth.text.words import build_blank_splitter, build_normalizer, build_pre_tokenizer
@@ -75,7 +75,7 @@ def train_vectors(
     place = Path(out).parent
     check_new(Path(out))
     place.mkdir(parents=True, exist_ok=True)
-    with temporary_file(Path(f"{out}.words")) as file, as_text(file) as words:
+    with saving(Path(out)), temporary_file(Path(f"{out}.words")) as file, as_text(file) as words:
         n_words, found = write_words(texts, training.lowercase, split, words)
         words.flush()
         vectors = _train(gensim, Path(file.name), n_words, training)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -250,9 +251,19 @@ def test_a_csv_of_a_spreadsheet_in_another_country(tmp_path: Path, mark: str, na
         (f'one{mark} two, and "three"', "x"),
         ("four", "y"),
     ]
-    assert problems.notes[0] == f"{path}: no commas in the first line: {name} separate"
+    assert problems.notes[0] == f"{path}: {name} separate the columns, not commas"
     commas = file(tmp_path, "b.csv", "label,text\nx,one; two\n")
     assert [r.text for r in read(commas)] == ["one; two"]
+    # Without a header, commas of the texts alone do not make columns; where both are even, commas do.
+    rows = f"one, two{mark}x\nthree{mark}y\nfour, five, six{mark}x\n"
+    found = read(file(tmp_path, "c.csv", rows), "text=0,label=1")
+    assert [(r.text, r.label) for r in found] == [("one, two", "x"), ("three", "y"), ("four, five, six", "x")]
+    assert read(file(tmp_path, "d.csv", f"a{mark} b,x\nc{mark} d,y\n"), "text=0,label=1")[0].label == "x"
+
+
+def test_a_csv_of_carriage_returns_is_told_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\.csv:1: lines end in a carriage return alone"):
+        read(file(tmp_path, "a.csv", "text,label\rone,x\rtwo,y\r"))
 
 
 def test_a_pair_among_single_texts_and_a_single_text_among_pairs_are_errors(tmp_path: Path) -> None:
@@ -305,3 +316,16 @@ def test_json_keys_that_are_not_known_can_be_named(tmp_path: Path) -> None:
 def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.xlsx: a spreadsheet; save it as CSV in UTF-8"):
         read(file(tmp_path, "a.xlsx", "PK"))
+
+
+def test_a_column_is_found_however_its_letters_are_composed(tmp_path: Path) -> None:
+    for written, asked in (("NFD", "NFC"), ("NFC", "NFD")):
+        header = normalize(written, "본문\t분류")  # type: ignore[arg-type]
+        (tmp_path / "t.tsv").write_text(f"{header}\na\tx\n", "utf-8")
+        columns = parse_columns(normalize(asked, "text=본문,label=분류"))  # type: ignore[arg-type]
+        (record,) = read_texts(tmp_path / "t.tsv", Problems(), layout=TextFormat(columns=columns))
+        assert (record.text, record.label) == ("a", "x")
+        keys = [normalize(written, key) for key in ("본문", "분류")]  # type: ignore[arg-type]
+        (tmp_path / "t.jsonl").write_text(f'{{"{keys[0]}": "a", "{keys[1]}": "x"}}\n', "utf-8")
+        (record,) = read_texts(tmp_path / "t.jsonl", Problems(), layout=TextFormat(columns=columns))
+        assert (record.text, record.label) == ("a", "x")

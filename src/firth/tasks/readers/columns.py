@@ -7,7 +7,7 @@ from pathlib import Path
 
 from firth.errors import InputError
 from firth.tasks.readers.files import Problems, is_filled, read_csv, read_tsv
-from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR, Columns, known_parts
+from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR, Columns, composed, known_parts
 
 # Rows that are read to decide, and the fewest that decide anything.
 _ROWS, _FEWEST = 1000, 4
@@ -131,7 +131,7 @@ def fits(path: Path, form: str, columns: Mapping[str, int | str], *, labelled: b
     """Whether a table has the columns: enough of them, or a header that names them."""
     first = next(_fields(path, form), [])
     wanted = [column for part, column in columns.items() if labelled or part != "label"]
-    names = [name.strip() for name in first]
+    names = [composed(name) for name in first]
     return all(column < len(names) if isinstance(column, int) else names.count(column) == 1 for column in wanted)
 
 

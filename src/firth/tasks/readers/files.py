@@ -8,8 +8,8 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ R = TypeVar("R", bound=Record)
 KEPT_MESSAGES = 20
 # Most bytes of a line, and characters of a CSV field: four times the longest books. Most of a whole JSON document.
 _LONGEST, _LONGEST_DOCUMENT = 2**24, 2**30
+# Lines of a CSV that show which mark separates its columns.
+_FIRST_ROWS = 50
 _QUOTED = re.compile('"[^"]*(?:"|$)')
 # The first bytes of gzip, xz and zip files.
 _PACKED_MARKS = (b"\x1f\x8b", b"\xfd7zXZ", b"PK\x03\x04")
@@ -126,6 +128,8 @@ def check_file(path: Path) -> None:
         raise no_such_file(path)
     if not path.is_dir():
         return
+    if any((path / name).is_file() for name in ("firth.json", "model/firth.json")):
+        raise InputError(f"{path} is the folder of a model: give the file of examples")
     readable = (".tsv", ".csv", ".jsonl", ".json", ".conll", ".conllu", ".txt")
     names = sorted(entry.name for entry in path.iterdir() if bare_suffix(entry) in readable and entry.is_file())
     hint = f"such as {path / names[0]}" if names else "which it has none of"
@@ -171,17 +175,19 @@ def is_filled(line: tuple[int, list[str]]) -> bool:
 def csv_rows(path: Path, lines: Iterator[str], problems: Problems | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield (first line number, fields) by RFC 4180: a quoted field may hold commas, quotes and newlines.
 
-    ``lines``: those of the file, without their ends. If the first has no comma but semicolons or tabs, as spreadsheets
-    write in many countries, these separate the fields, and ``problems`` gets a note.
+    ``lines``: those of the file, without their ends. Spreadsheets of many countries write semicolons or tabs instead of
+    commas: those separate the fields if they divide the first rows into equally many and commas do not, and
+    ``problems`` gets a note.
     """
     csv.field_size_limit(_LONGEST)
-    first = next(lines, "")
-    bare = _QUOTED.sub("", first)
-    separator = "," if "," in bare else next((mark for mark in ";\t" if mark in bare), ",")
+    first = list(islice(lines, _FIRST_ROWS))
+    if first and "\r" in _QUOTED.sub("", first[0]).rstrip("\r"):
+        raise InputError(f"{path}:1: lines end in a carriage return alone: write them with line feeds (\\n)")
+    separator = _separator(first)
     if problems is not None and separator != ",":
-        problems.note(f"{path}: no commas in the first line: {'tabs' if separator != ';' else 'semicolons'} separate")
+        problems.note(f"{path}: {'tabs' if separator != ';' else 'semicolons'} separate the columns, not commas")
     # The csv reader needs the line ends inside quoted fields.
-    reader = csv.reader((line + "\n" for line in chain([first], lines)), strict=True, delimiter=separator)
+    reader = csv.reader((line + "\n" for line in chain(first, lines)), strict=True, delimiter=separator)
     number = 1
     try:
         while True:
@@ -192,6 +198,24 @@ def csv_rows(path: Path, lines: Iterator[str], problems: Problems | None = None)
             yield number, row or [""]
     except csv.Error as error:
         raise InputError(f"{path}:{number}: not valid CSV ({error}); check the quotation marks of this row") from None
+
+
+def _separator(first: Sequence[str]) -> str:
+    """The mark between the columns of a CSV: a comma, unless only another one gives its first rows the same number."""
+    bare = _QUOTED.sub("", first[0]) if first else ""
+    others = [mark for mark in ";\t" if mark in bare]
+    if "," not in bare:
+        return others[0] if others else ","
+
+    def is_even(mark: str) -> bool:
+        try:
+            rows = list(csv.reader((line + "\n" for line in first if line.strip()), delimiter=mark))
+        except csv.Error:
+            return False
+        # The last one may go on in a later line.
+        return len({len(row) for row in rows[: _FIRST_ROWS - 1]}) == 1
+
+    return "," if is_even(",") else next(filter(is_even, others), ",")
 
 
 def read_jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -91,7 +91,7 @@ def parse_columns(text: str) -> Columns:
             raise ConfigError(f"columns {text!r}: unknown part {part!r}; expected one of {', '.join(KNOWN_NAMES)}")
         if part in columns:
             raise ConfigError(f"columns {text!r}: {part!r} is given twice")
-        name = int(column) if re.fullmatch("[0-9]{1,9}", column) else column
+        name = int(column) if re.fullmatch("[0-9]{1,9}", column) else composed(column)
         if name in columns.values():
             twice = next(part for part, other in columns.items() if other == name)
             raise ConfigError(f"columns {text!r}: {twice} and {part} are both column {column}: give each its own")
@@ -266,7 +266,7 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
     if first is None:
         raise InputError(f"{path}: found only blank lines, expected at least one example")
     number, fields = first
-    names = [field.strip() for field in fields]
+    names = [composed(field.strip()) for field in fields]
     # In a table of one column an empty line is an empty text.
     if labelled or len(names) > 1:
         lines = filter(is_filled, lines)
@@ -283,7 +283,7 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
         if has_header and len(names) > 1 and fields == first[1]:
             raise InputError(f"{path}:{number}: found the header of line {first[0]} again; remove the row")
         if len(fields) != len(names):
-            hint = "a tab within a text?" if form == "tsv" else "a comma outside of quotation marks?"
+            hint = "a tab within a text?" if form == "tsv" else "a separator outside of quotation marks?"
             raise InputError(
                 f"{path}:{number}: found {columns_text(len(fields))}, expected {len(names)} as in line {first[0]}; "
                 f"correct the row ({hint})"
@@ -480,9 +480,13 @@ def _json_parts(row: dict[str, Any], layout: TextFormat, labelled: bool, where: 
 
 
 def _dotted(row: dict[str, Any], key: str) -> Any:
-    """The value under ``a``, under ``a.b`` as one key, or under ``b`` in ``a``; None where there is none."""
-    if key in row:
-        return row[key]
+    """The value under ``a``, under ``a.b`` as one key, or under ``b`` in ``a``; None where there is none.
+
+    Keys are composed (NFC), or decomposed as macOS writes them.
+    """
+    for written in (key, unicodedata.normalize("NFD", key)):
+        if written in row:
+            return row[written]
     value: Any = row
     for name in key.split("."):
         value = value.get(name) if isinstance(value, dict) else None
