@@ -1,6 +1,7 @@
 """Sentence splitting: English, Korean, and what holds for any text."""
 
 import re
+from unicodedata import normalize
 
 import pytest
 from hypothesis import given, settings
@@ -111,6 +112,12 @@ def test_nothing_is_lost(paragraph: str) -> None:
     assert re.sub(r"\s", "", "".join(sentences)) == re.sub(r"\s", "", paragraph)
     assert all(sentence.strip() for sentence in sentences)
     assert sentences == split_sentences(paragraph)
+
+
+@settings(max_examples=300)
+@given(st.text(st.sampled_from('.!?"” \t다요까각고라며가A1'), max_size=60))
+def test_decomposed_text_is_split_like_composed_text(paragraph: str) -> None:
+    assert [normalize("NFC", s) for s in split_sentences(normalize("NFD", paragraph))] == split_sentences(paragraph)
 
 
 def test_hostile_input_is_linear() -> None:

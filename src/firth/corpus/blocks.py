@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from unicodedata import normalize
 
 import numpy as np
 
@@ -94,9 +93,7 @@ def make_shard(
     for paragraphs in documents:
         begin = len(sentences)
         for paragraph in paragraphs:
-            # Composed, because the rules for sentences know composed Hangul.
-            text = normalize("NFC", paragraph)
-            sentences += [text] if lines in ("sentence", "pair") else split_sentences(text)
+            sentences += [paragraph] if lines in ("sentence", "pair") else split_sentences(paragraph)
         # Split sentences first: capitals show where they begin.
         if lowercase and document_hash(paragraphs, "lowercase") < lowercase * 2**64:
             sentences[begin:] = [sentence.lower() for sentence in sentences[begin:]]

@@ -50,7 +50,7 @@ class FileTally:
 def document_hash(paragraphs: Sequence[str], salt: str = "") -> int:
     """Compute a 64-bit hash of a document's text, by which documents are held out or sampled.
 
-    The text is composed (NFC), as tokenizers read it: a document that is written in both ways is one document.
+    The text is composed (NFC): a document in composed and in decomposed letters is one document.
     """
     text = normalize("NFC", "\n".join(paragraphs)).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8, salt=salt.encode()).digest(), "little")

@@ -1,6 +1,7 @@
 """Split paragraphs into sentences by rule, for English and Korean (and other text with the same marks)."""
 
 import re
+from unicodedata import normalize
 
 _CLOSERS = "\"'”’»›」』)]）】》〉"
 _OPENERS = "\"'“‘«‹「『([（【《〈¿¡"
@@ -37,6 +38,8 @@ _DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]|(?:[A-Z]\.?-)?[A-Z]")
 _NEXT_WORD = re.compile(r"[^\W\d_]+")
 _DATE = re.compile(r"\d{4}\.\s*\d{1,2}(?:\.\s*\d{1,2})?$")
 
+# Letters of the longest decomposed syllable, and characters needed to recognise a quoting particle.
+_SYLLABLE, _LOOK_AHEAD = 3, 12
 _KOREAN_ENDINGS = frozenset("다요까죠")
 _KOREAN_QUOTING = ("라고", "라며", "라는", "하고", "이라고", "이라며", "고 ", "며 ")
 
@@ -65,7 +68,7 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
         return _ends_without_gap(text, match, following)
     if not _can_begin(text, match.end(), following):
         return False
-    if "가" <= following <= "힣" and closing and text.startswith(_KOREAN_QUOTING, match.end()):
+    if closing and normalize("NFC", text[match.end() : match.end() + _LOOK_AHEAD]).startswith(_KOREAN_QUOTING):
         return False
     if marks != "." or closing:
         return True
@@ -78,8 +81,15 @@ def _ends_without_gap(text: str, match: re.Match[str], following: str) -> bool:
     if marks[-1] in _FULL_WIDTH:
         # Directly after a closing quote, the surrounding sentence may continue.
         return not closing and (following.isalnum() or following in _OPENERS)
-    before = text[match.start() - 1] if match.start() else ""
-    return not closing and before in _KOREAN_ENDINGS and "가" <= following <= "힣"
+    if closing or not _is_hangul(following):
+        return False
+    before = normalize("NFC", text[max(match.start() - _SYLLABLE, 0) : match.start()])
+    return before[-1:] in _KOREAN_ENDINGS
+
+
+def _is_hangul(character: str) -> bool:
+    """Whether a character is a syllable, or the first letter of a decomposed one (NFD, as macOS writes text)."""
+    return "가" <= character <= "힣" or "\u1100" <= character <= "\u1112"
 
 
 def _can_begin(text: str, at: int, following: str) -> bool:
