@@ -373,8 +373,8 @@ def test_a_person_who_types_is_answered_at_once(models: dict[str, Path], monkeyp
     monkeypatch.setattr(sys, "stdin", typed)
     monkeypatch.setattr(sys, "stdout", printed)
     predict(models["classify"])
-    # One line is read ahead of its answer.
-    assert typed.seen == [0, 0, 1, 2] and printed.getvalue().count("\n") == 4
+    # Each line is answered before the next is read.
+    assert typed.seen == [0, 1, 2, 3] and printed.getvalue().count("\n") == 4
 
 
 def test_memory_does_not_grow_with_the_input(
