@@ -75,7 +75,7 @@ VARIANTS: dict[str, Variant] = {
     "learning rate 5e-4": Variant(settings=(*_BEST, "optim.learning_rate=5e-4")),
     "beta2 0.999": Variant(settings=(*_BEST, "optim.beta2=0.999")),
     "1,024 tokens a step": Variant(settings=(*_BEST, "train.batch_tokens=1024")),
-    "Muon": Variant(settings=(*_BEST, "optim.kind=muon", "optim.matrix_scale=2.0")),
+    "Muon": Variant(settings=(*_BEST, "optim.kind=muon", "optim.matrix_scale=2.0"), budgets=("2.5 M", "12 M")),
     "with next sentences": Variant(settings=(*_START, "data.instances=pairs", "masking.share=0.2")),
 }
 
