@@ -47,8 +47,9 @@ from firth.vectors.folder import convert_vectors
 T = TypeVar("T")
 # Tests that need a running server, clients of other projects or a browser: make test-serve.
 collect_ignore = ["real"]
-# Tests must not fail because a busy machine makes the server refuse or time out.
-PATIENT = Limits(timeout_ms=600_000, max_queue_ms=600_000)
+# Tests must not fail because a busy machine makes the server refuse, time out, or divide a request into batches, which
+# changes the last bit of its answers.
+PATIENT = Limits(timeout_ms=600_000, max_queue_ms=600_000, slice_ms=600_000)
 OPTIONS: dict[str, Any] = {
     "classify": ClassifyConfig(labels=("a", "b", "c"), windows=WindowConfig(length=24)),
     "multilabel": MultiLabelConfig(labels=("a", "b")),
