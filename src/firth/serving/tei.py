@@ -19,7 +19,6 @@ from firth.serving.asking import (
 from firth.serving.hosted import Hosted
 from firth.serving.labels import label_scores
 from firth.serving.refusals import RefusalError
-from firth.tasks.config import reads_apart
 from firth.tasks.predictions import Labelled, Valued
 
 Direction = Literal["left", "right", "Left", "Right"]
@@ -230,13 +229,13 @@ async def decode(context: Context, body: DecodeBody) -> Any:
 
 
 async def info(context: Context, body: None) -> Any:
+    from firth.inference.attention_maps import encodes_apart
     from firth.version import firth_version
 
     hosted, limits = context.state.model(context.request.path_params.get("model")), context.state.limits
     baseline = "embed" not in hosted.abilities
     loaded = None if baseline else hosted.model.loaded
     pool = None if loaded is None else loaded.embedding.pool
-    network = None if loaded is None else getattr(loaded.objective.config, "network", None)
     labels = dict(enumerate(hosted.predictor.labels))
     kind: dict[str, Any] = {"embedding": {"pooling": pool}}
     if hosted.task in ("classify", "multilabel"):
@@ -250,7 +249,7 @@ async def info(context: Context, body: None) -> Any:
         "task": hosted.task,
         "abilities": sorted(hosted.abilities),
         "pairs": hosted.pairs,
-        "apart": network is not None and reads_apart(network),
+        "apart": loaded is not None and encodes_apart(loaded),
         "layers": None if loaded is None else len(loaded.objective.encoder.widths) - 1,
         "vocabulary_size": None if loaded is None else loaded.tokenizer.size,
         "max_concurrent_requests": limits.requests,

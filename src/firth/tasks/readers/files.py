@@ -212,8 +212,9 @@ def _separator(first: Sequence[str]) -> str:
             rows = list(csv.reader((line + "\n" for line in first if line.strip()), delimiter=mark))
         except csv.Error:
             return False
-        # The last one may go on in a later line.
-        return len({len(row) for row in rows[: _FIRST_ROWS - 1]}) == 1
+        # Of a longer file, the last one may go on in a later line.
+        whole = rows[:-1] if len(first) == _FIRST_ROWS else rows
+        return len({len(row) for row in whole}) == 1
 
     return "," if is_even(",") else next(filter(is_even, others), ",")
 

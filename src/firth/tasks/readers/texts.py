@@ -266,7 +266,7 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
     if first is None:
         raise InputError(f"{path}: found only blank lines, expected at least one example")
     number, fields = first
-    names = [composed(field.strip()) for field in fields]
+    names = [composed(field) for field in fields]
     # In a table of one column an empty line is an empty text.
     if labelled or len(names) > 1:
         lines = filter(is_filled, lines)
