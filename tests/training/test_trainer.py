@@ -33,6 +33,17 @@ def test_losses_are_divided_once_by_the_count_of_the_whole_step(tmp_path: Path) 
     assert gradient.tolist() == [-0.5, -0.5, -0.5, -0.5, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_updates_multiply_in_the_runs_dtype(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    trainer = trainer_of(tmp_path / "run", [batch_of([0, 1], 1)], dtype=dtype)
+    seen = []
+    monkeypatch.setattr(trainer.update, "step", lambda: seen.append((torch.eye(2) @ torch.eye(2)).dtype))
+    trainer.train_step([batch_of([0, 1], 1)])
+    assert seen == [dtype]
+
+
 def test_a_step_without_any_prediction_changes_nothing(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path / "run", [batch_of([0, 1], 0)])
     assert trainer.train_step([batch_of([0, 1], 0)])["guess_loss"] == 0

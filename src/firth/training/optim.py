@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from firth.errors import ConfigError
-from firth.machine import has_fast_bfloat16
 from firth.packed import JOINT_PROJECTIONS, Encoder
 from firth.training.config import OptimConfig
 
@@ -142,7 +141,8 @@ _ITERATIONS = 5
 def orthogonalized(matrices: Sequence[Tensor]) -> list[Tensor]:
     """Bring each matrix's (R, C) singular values near 1 and scale it by √max(R, C); one batched product per shape.
 
-    In bfloat16, as published, where the hardware has it: without, these products would take ten times a step.
+    Products are in autocast's dtype: in bfloat16, as published, if the run computes in it. Elsewhere a processor may
+    have to emulate it, which would take ten times a step.
     """
     a, b, c = _QUINTIC
     found: list[Tensor] = [torch.empty(0)] * len(matrices)
@@ -151,8 +151,7 @@ def orthogonalized(matrices: Sequence[Tensor]) -> list[Tensor]:
         shapes.setdefault((min(matrix.shape), max(matrix.shape)), []).append(number)
     for (_, longest), numbers in shapes.items():
         wide = [m if m.shape[0] <= m.shape[1] else m.T for m in (matrices[i] for i in numbers)]
-        x = torch.stack(wide)
-        x = x.bfloat16() if x.is_cuda or has_fast_bfloat16() else x.float()
+        x = torch.stack(wide).float()
         x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
         for _ in range(_ITERATIONS):
             gram = x @ x.mT

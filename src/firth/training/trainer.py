@@ -254,7 +254,8 @@ class Trainer:
         self._rate = self.rate(self.state.step) * self._fallen() * (batches[0].rate_scale if batches else 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate * group["scale"]
-        self.update.step()
+        with self._computing():
+            self.update.step()
         return counts | sum_over_ranks({k: float(v) for k, v in totals.items()}, self.world)
 
     def _backward(self, batches: list[Batch], counts: Mapping[str, float]) -> tuple[list[Tensor], dict[str, Tensor]]:
