@@ -73,7 +73,7 @@ def test_lines_are_answered_in_order_and_an_empty_one_like_any_other(firth, mode
     result = firth("predict", models["classify"], stdin="\n".join(lines).encode())
     assert result.code == 0 and result.err.splitlines() == [
         "read in windows: 1 example",
-        "no token in the text: the answer means nothing: 2 examples",
+        "stdin:2: no token in the text: the answer means nothing: 2 examples",
     ]
     answers = rows(result.out)
     expected = load_model(models["classify"]).predict(lines)
@@ -127,11 +127,12 @@ def test_texts_that_the_model_does_not_know_are_told(firth, models: dict[str, Pa
     assert "[UNK]" not in result.err
     result = firth("predict", models["tag"], "Жук и жаба", "Ann", "Жук", "")
     assert len(rows(result.out)) == 4
-    assert "half of the tokens or more are [UNK] to the model: the answer means little: 2 examples" in result.err
-    assert "no token in the text: the answer means nothing: 1 example" in result.err
+    half = "half of the tokens or more are [UNK] to the model: the answer means little"
+    assert f"TEXT:1: {half}: 2 examples" in result.err
+    assert "TEXT:4: no token in the text: the answer means nothing: 1 example" in result.err
     asked = [{"question": q, "context": c} for q, c in (("", "Ann"), ("Ann?", ""), ("Ann?", "Ann"))]
     result = firth("predict", models["answer"], stdin="\n".join(map(json.dumps, asked)).encode())
-    assert "no token in the question or in its context: the answer means nothing: 2 examples" in result.err
+    assert "stdin:1: no token in the question or in its context: the answer means nothing: 2 examples" in result.err
 
 
 def test_objects_among_lines_are_told(firth, models: dict[str, Path]) -> None:

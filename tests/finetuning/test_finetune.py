@@ -934,6 +934,9 @@ def test_small_encoders_mark_the_words_of_a_pair_or_read_it_apart_if_frozen(tmp_
         marked = of(task=task).recipe
         assert marked.head.mark_shared_words and marked.head.network.kind == "linear" and not marked.head_preset
     assert not of("texts.tsv").recipe.head.mark_shared_words
+    for name in ("mark_shared_words", "both_orders"):
+        with pytest.raises(ConfigError, match=rf"head\.{name}=true is for pairs of texts.*: leave it out"):
+            of("texts.tsv", head={name: True})
     frozen = {"frozen_groups": -1}
     apart = of(adapt=frozen)
     assert apart.recipe.head_preset == "towers" and apart.recipe.head.network.kind == "towers"

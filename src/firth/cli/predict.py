@@ -173,16 +173,20 @@ def _watched(answers: Iterable[Answer], tokenizer: "Tokenizer", noted: Counter[s
     from firth.finetuning.unknown import texts_of
     from firth.text.records import Question
 
+    first: dict[str, str] = {}
     for number, (record, answer) in enumerate(answers):
         if number < _WATCHED:
             counts = [unknown_tokens([text], tokenizer) for text in texts_of(record)]
             n_tokens, n_unknown = map(sum, zip(*counts, strict=True))
+            what = ""
             if not n_tokens:
-                noted["no token in the text: the answer means nothing"] += 1
+                what = "no token in the text: the answer means nothing"
             elif 2 * n_unknown >= n_tokens:
-                noted[f"half of the tokens or more are {tokenizer.kind.unk} to the model: the answer means little"] += 1
+                what = f"half of the tokens or more are {tokenizer.kind.unk} to the model: the answer means little"
             elif isinstance(record, Question) and not all(n for n, _ in counts):
-                noted["no token in the question or in its context: the answer means nothing"] += 1
+                what = "no token in the question or in its context: the answer means nothing"
+            if what:
+                noted[f"{first.setdefault(what, record.where)}: {what}"] += 1
         yield record, answer
 
 

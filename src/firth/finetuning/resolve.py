@@ -22,6 +22,7 @@ from firth.recipes import Settings
 from firth.systems import SYSTEMS, resolve_model
 from firth.tasks.config import AnyNetwork, BiLstmConfig
 from firth.tasks.kinds import kind_of_task
+from firth.tasks.learnt import reads_pairs
 from firth.text.tokenizer import Tokenizer
 
 
@@ -53,6 +54,7 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
                 "the two texts of a pair are read apart, as suits a small encoder that is frozen (head_preset=towers; "
                 "--set head.network.kind=linear reads them in one sequence)"
             )
+    _check_pairs(plain["head"], labelled)
     plain["head"] = labelled.options | plain["head"]
     plain = with_defaults(
         plain,
@@ -84,6 +86,15 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     for settings in combinations(recipe.grid):
         check_own(varied(recipe, settings).head.network, base.system_name, base.tokenizer)
     return Resolved(recipe, base, labelled)
+
+
+def _check_pairs(head: Mapping[str, Any], labelled: LabelledData) -> None:
+    """Raise ConfigError for options of pairs where texts are single: they would do nothing."""
+    if reads_pairs(labelled.train) is not False:
+        return
+    for name in ("mark_shared_words", "both_orders"):
+        if head.get(name) is True:
+            raise ConfigError(f"head.{name}=true is for pairs of texts, but these are single texts: leave it out")
 
 
 def _read_as_trained(plain: dict[str, Any], base: Base, labelled: LabelledData) -> None:
