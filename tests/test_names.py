@@ -85,6 +85,8 @@ def test_what_may_be_meant(here: Path, name: str, said: str) -> None:
 
 def test_nothing_is_guessed_of_a_name_like_no_other(here: Path) -> None:
     assert not_found("qqqqqq", SIZES) == ""
+    # A size has no weights, which is what was looked for.
+    assert not_found("coev", SIZES) == ""
     with pytest.raises(ConfigError, match="'qqqqqq' is no folder, no shipped model and no size: firth models lists"):
         resolve_model("qqqqqq")
     with pytest.raises(ConfigError, match=f"{HUB}{PUBLISHED['bert-base-cased']} .extra hub."):

@@ -77,7 +77,7 @@ def not_found(name: str | Path, sizes: Collection[str]) -> str:
     if text.removeprefix("./") in sizes:
         size = text.removeprefix("./")
         return f"{size} is a size without weights: firth pretrain --model {size} makes a model of it"
-    if near := _near(text, sizes):
+    if near := _near(text, ()):
         return f"did you mean {near}?"
     if _HUB_NAME.fullmatch(text) and not Path(text).parent.exists():
         return f"a model of the Hugging Face hub is named {HUB}{text}"
