@@ -21,6 +21,7 @@ from firth.pretraining.run import measure_pace, resolve
 from firth.pretraining.several import for_processes, memory_of
 from firth.progress import say
 from firth.recipes import read_recipe_file
+from firth.remote import place_of
 from firth.systems import SIZES
 from firth.text.corpus import CorpusReader
 from firth.text.tokenizer_kinds import WORDPIECE
@@ -149,7 +150,7 @@ def text_tokens(sources: Sequence[str | Path]) -> float:
 
 def _corpus(sources: Sequence[str | Path]) -> Corpus | None:
     """The corpus folder that the sources name; None if they are text."""
-    if len(sources) != 1 or not (Path(sources[0]) / "manifest.json").is_file():
+    if len(sources) != 1 or not (place_of(sources[0]) / "manifest.json").is_file():
         return None
     corpus = Corpus(sources[0])
     if corpus.is_parallel or corpus.tokenizer.kind is not WORDPIECE:

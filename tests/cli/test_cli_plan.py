@@ -21,7 +21,11 @@ def test_reasons_and_the_commands_that_follow(firth, tiny_text: Path) -> None:
     for name in ("vocabulary", "model", "reads", "memory", "loss"):
         assert f"\n  {name} " in result.out
     assert f"next: firth vocab {tiny_text} --size 4000 --out vocab" in result.out
-    assert "--recipe small --model bert-tiny --corpus corpus --out runs/a --minutes 5" in result.out
+    # Forty epochs of so little text take less than five minutes, and that is what the command asks for.
+    assert "40 epochs: done after" in result.out
+    assert "--recipe small --model bert-tiny --corpus corpus --out runs/a --epochs 40\n" in result.out
+    result = firth("plan", tiny_text, "--minutes", 0.1, "--threads", 1)
+    assert "--corpus corpus --out runs/a --minutes 0.1 --threads 1\n" in result.out
 
 
 def test_a_corpus_needs_no_vocabulary(firth, tiny_corpus: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from firth.config import read_toml
 from firth.pretraining.run import Outcome
 
 TINY = [
@@ -209,6 +210,12 @@ def test_a_run_whose_corpus_was_moved(firth, tiny_run: Path, tmp_path: Path, mon
         result.code == 2
         and "moved: the run's corpus is not there: give its new place with --corpus" in result.complaint
     )
+    replayed = firth("pretrain", "--resume", run, "--replay", "0:0:0:1")
+    assert replayed.code == 2 and replayed.complaint == result.complaint
+    corpus = read_toml(tiny_run / "recipe.toml")["data"]["corpus"]
+    assert firth("pretrain", "--resume", run, "--replay", "0:0:0:1", "--corpus", corpus).code == 0
+    replayed = firth("pretrain", "--resume", run, "--replay", "0:0:0:1", "--processes", 2)
+    assert replayed.code == 2 and "leave out --processes" in replayed.complaint
     stopped = Outcome(run=run, step=1, best=None, finished=False)
     monkeypatch.setattr("firth.pretraining.run.resume", lambda *_, **__: stopped)
     result = firth("pretrain", "--resume", run, "--corpus", "new place")

@@ -64,7 +64,8 @@ def test_fine_tuning_begins_with_the_adapted_weights(plain: dict[str, Any], tmp_
     heard: list[str] = []
     tuned = run(plain, tmp_path / "out", "adapt.frozen_groups=-1", tell=heard.append)
     stage = tmp_path / "out" / "adapted"
-    assert {path.name for path in stage.iterdir()} == {"run", "done.json"} and not (stage / "run/checkpoints").exists()
+    kept = {"run", "done.json"}
+    assert {path.name for path in stage.iterdir()} == kept and not (stage / "run/checkpoints").exists()
     assert read_json(stage / "done.json")["text"] == ["train"]
     assert any(line.startswith("adapt.text: continuing pre-training on ") for line in heard)
     # The frozen encoder is the result of that stage, which differs from the initial model.
@@ -74,6 +75,11 @@ def test_fine_tuning_begins_with_the_adapted_weights(plain: dict[str, Any], tmp_
     assert adapted is not None and before is not None
     assert all(torch.equal(weights[name], adapted[name]) for name in adapted)
     assert not all(torch.equal(before[name], adapted[name]) for name in adapted)
+    # Killed before it had removed what nothing reads any more.
+    (stage / "corpus").mkdir()
+    (stage / "text.txt").touch()
+    resume(tmp_path / "out", tell=QUIET)
+    assert {path.name for path in stage.iterdir()} == kept
     made = tuned.model.provenance["base"]["provenance"]
     assert made["recipe"]["data.instances"] == "documents" and made["recipe"]["objective.next_sentence"] is False
 

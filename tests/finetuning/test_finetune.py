@@ -601,6 +601,28 @@ def test_what_there_is_no_memory_for_is_known_before_it_is_made(
     assert not (tmp_path / "out").exists()
 
 
+def test_muon_without_blocks_to_update_is_known_before_anything_is_written(
+    plain: dict[str, Any], tiny_vocab: Path, tmp_path: Path
+) -> None:
+    muon = "optim.kind=muon"
+    with pytest.raises(ConfigError, match="the blocks of the encoder, which are frozen: use adamw"):
+        run(plain, tmp_path / "out", muon, "adapt.frozen_groups=-1")
+    with pytest.raises(ConfigError, match="requires Transformer blocks"):
+        run(plain | {"model": "lstm-small", "tokenizer": str(tiny_vocab)}, tmp_path / "out", muon)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_memory_of_a_grid_is_that_of_its_largest_run(plain: dict[str, Any], tmp_path: Path) -> None:
+    def told(grid: str) -> str:
+        heard: list[str] = []
+        resolved = resolve(plain | {"grid": [f"adapt.frozen_groups={grid}"]}, SETTINGS, "t")
+        job.Runs(resolved, tmp_path / "out", heard.append).check(1)
+        (found,) = [text for text in heard if "memory" in text]
+        return found
+
+    assert told("0,1") == told("1,0") == told("0")
+
+
 @pytest.mark.parametrize("n_groups", [-1, 4])
 def test_an_encoder_frozen_by_any_number_needs_no_activation_memory(
     n_groups: int, plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

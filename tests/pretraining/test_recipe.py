@@ -1,14 +1,18 @@
 """Recipes: defaults that depend on the model, refused settings, and every recipe file of the repository."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from firth.config import read_toml, to_toml
+from firth.config import read_toml, to_dict, to_toml
 from firth.errors import ConfigError
+from firth.folder import PRETRAINING
+from firth.names import locate
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.pretraining.run import recipe_of
+from firth.pretraining.run import recipe_at, recipe_of
 from firth.recipes import NAMED, read_recipe_file
+from firth.text.tokenizer_kinds import WORDPIECE
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
@@ -39,6 +43,55 @@ def test_what_is_not_said_follows_from_the_model() -> None:
     assert recipe("lstm-small").data.instances == "streams"
     without = recipe("bert-mini", "data.instances=documents")
     assert not without.objective.next_sentence
+
+
+def test_a_runs_recipe_serves_another_size_and_corpus() -> None:
+    """It names every size of its own model, which must not be those of another."""
+    run = to_dict(recipe("bert-tiny", "encoder.dropout=0.3"))
+    larger = read_recipe(run, ["model=bert-small"], "run", vocab_size=500)
+    assert larger.encoder == recipe("bert-small", "encoder.dropout=0.3", "encoder.vocab_size=500").encoder
+    kept = read_recipe(run, ["model=bert-small", "encoder.n_layers=3"], "run", vocab_size=500)
+    assert (kept.encoder.n_layers, kept.encoder.width) == (3, larger.encoder.width)
+    other = read_recipe(run, ["data.corpus=other"], "run", vocab_size=500)
+    assert (other.encoder.vocab_size, other.encoder.width) == (500, 128)
+    assert read_recipe(run, (), "run", vocab_size=500).encoder == recipe("bert-tiny", "encoder.dropout=0.3").encoder
+
+
+def test_a_model_goes_on_with_the_sequences_it_was_trained_on(tmp_path: Path) -> None:
+    """Else its next fine-tuning would read a summary vector that a few steps have trained."""
+
+    def of(model: Path, *settings: str) -> Pretrain:
+        return read_recipe({"model": str(model)}, settings, "test")
+
+    mini = locate("firth-mini-en")
+    found = of(mini)
+    assert not found.objective.next_sentence
+    assert (found.data.instances, found.data.length, found.data.long_length) == ("documents", 64, 512)
+    assert found.data.mixed_lengths and found.data.long_share == 0.3
+    asked = of(mini, "data.instances=pairs")
+    assert asked.objective.next_sentence and (asked.data.length, asked.data.long_length) == (128, 0)
+
+
+def test_a_model_of_characters_goes_on_with_its_own_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its filters are tuples in the model's configuration, and lists in the recipe's file."""
+    run = recipe("elmo-mini")
+    model = SimpleNamespace(
+        task=PRETRAINING,
+        system_name="elmo",
+        tokenizer=SimpleNamespace(kind=WORDPIECE),
+        provenance={},
+        objective=SimpleNamespace(encoder=SimpleNamespace(config=run.encoder)),
+    )
+    monkeypatch.setattr("firth.pretraining.recipe.open_model", lambda name: model)
+    again = read_recipe(to_dict(run) | {"model": str(tmp_path)}, (), "run")
+    assert again.encoder == run.encoder and isinstance(run.encoder.filters, tuple)
+
+
+def test_a_corpus_at_an_address_is_looked_for_when_it_is_read(tmp_path: Path) -> None:
+    for corpus in ("s3://bucket/corpus", "memory://corpus"):
+        (tmp_path / "recipe.toml").write_text(to_toml(recipe("bert-tiny", f"data.corpus={corpus}")), "utf-8")
+        assert recipe_at(tmp_path, None).data.corpus == corpus
+    assert recipe_at(tmp_path, "here").data.corpus == "here"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def plan(
 
         torch.set_num_threads(threads)
     if devices is None:
-        _suggest(texts, 30.0 if minutes is None else minutes, as_json)
+        _suggest(texts, 30.0 if minutes is None else minutes, threads, as_json)
         return
     if minutes is not None:
         raise UsageError("--minutes is for this machine: with --devices give --tokens, or TEXT and --epochs")
@@ -130,7 +130,7 @@ def plan(
     )
 
 
-def _suggest(texts: tuple[str, ...], minutes: float, as_json: bool) -> None:
+def _suggest(texts: tuple[str, ...], minutes: float, threads: int | None, as_json: bool) -> None:
     """Print what to pre-train on the texts in ``minutes``."""
     from firth.plan import make_plan
 
@@ -138,7 +138,7 @@ def _suggest(texts: tuple[str, ...], minutes: float, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        _print(found, texts)
+        _print(found, texts, threads)
 
 
 def _count_cost(
@@ -201,14 +201,18 @@ def _cost_rows(cost: "RunCost") -> list[tuple[str, str]]:
     return rows if cost.money is None else [*rows, ("money", f"{cost.money:,.2f}")]
 
 
-def _print(plan: "Suggestion", texts: tuple[str, ...]) -> None:
+def _print(plan: "Suggestion", texts: tuple[str, ...], threads: int | None) -> None:
+    from firth.pretraining.length import MOST_EPOCHS
+
     chosen = plan.chosen
     how = "" if plan.counted else "about "
     print(f"{plan.source}: {how}{format_count(plan.text_tokens)} tokens; {plan.minutes:g} minutes; {plan.machine}")
     reads = f"{format_count(chosen.tokens)} tokens at {format_count(chosen.tokens_per_s)}/s, {plan.epochs:.2g} epochs"
+    length = ["--minutes", f"{plan.minutes:g}"]
     used_s = chosen.tokens / chosen.tokens_per_s
     if used_s < 60 * plan.minutes * 0.99:
-        reads += f": done after {format_duration(used_s)}, as more than 40 epochs teach little"
+        reads += f": done after {format_duration(used_s)}, as more than {MOST_EPOCHS:g} epochs teach little"
+        length = ["--epochs", f"{MOST_EPOCHS:g}"]
     free = "" if plan.free_memory is None else f" of {plan.free_memory / 1e9:.1f} GB free"
     vocabulary = "that of the corpus" if plan.counted else "chosen by the amount of text"
     rows = [
@@ -240,8 +244,8 @@ def _print(plan: "Suggestion", texts: tuple[str, ...]) -> None:
         corpus,
         "--out",
         "runs/a",
-        "--minutes",
-        f"{plan.minutes:g}",
+        *length,
+        *([] if threads is None else ["--threads", str(threads)]),
     )
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # Settings that ``--objective contrastive`` stands for: short crops, and many of them to tell apart.
 _CONTRASTIVE = (
     'data.instances="crops"',
+    "objective.contrastive=true",
+    "objective.next_sentence=false",
     "data.length=64",
     "data.long_length=0",
     "data.mixed_lengths=false",
@@ -76,7 +78,7 @@ def pretrain(
     ----------
     recipe
         Recipe file (.toml), or a name: small, with which a BERT below base size learns fastest, the default there;
-        published, the papers' settings. Flags override it.
+        published, the papers' optimizers and losses. Flags override it.
     model
         Size such as bert-tiny, bert-mini, bert-base, lstm-small; or a model folder to continue pre-training from, also
         of another tool.
@@ -136,6 +138,8 @@ def pretrain(
         raise ConfigError(f"--resume uses the recipe of the run: leave out {', '.join(given)}")
     if replay is not None and resume is None:
         raise ConfigError("--replay needs the run: give --resume RUN")
+    if replay is not None and (processes != "auto" or sharding != "auto" or on is not None):
+        raise ConfigError("--replay reads one micro-batch in one process: leave out --processes, --sharding and --on")
     if restarts is not None and on is None:
         raise ConfigError("--restarts is for a Ray cluster: give --on ray")
     if threads is not None and on is not None:
@@ -149,7 +153,9 @@ def pretrain(
 
         torch.set_num_threads(threads)
     if resume is not None:
-        return _replay(resume, replay) if replay is not None else _resume(resume, corpus, processes, sharding, cluster)
+        if replay is not None:
+            return _replay(resume, replay, corpus)
+        return _resume(resume, corpus, processes, sharding, cluster)
     if not show_recipe and out is None:
         raise ConfigError("--out is missing: give a new folder for the run, such as --out runs/a")
     if out is not None and not show_recipe:  # early: reading corpus and model first would take seconds
@@ -189,7 +195,7 @@ def _start(
     if path is None:
         path = Path(default_recipe(model))
         if str(path) != "published":
-            say(f"recipe {path}, which suits {model}; --recipe published has the paper's settings")
+            say(f"recipe {path}, which suits {model}; --recipe published has the paper's optimizer and losses")
     data = read_recipe_file(path)
     where = " and ".join([f"recipe {path}" if str(path) in NAMED else str(path), *(["flags"] if overrides else [])])
     recipe = job.resolve(data, overrides, where)
@@ -213,10 +219,10 @@ def _resume(
         raise KeyboardInterrupt(_how_to_go_on(run, corpus)) from None
 
 
-def _replay(run: Path, place: str) -> int:
+def _replay(run: Path, place: str, corpus: str | None) -> int:
     from firth.pretraining.replay import replay
 
-    print_json(replay(run, place))
+    print_json(replay(run, place, corpus=corpus))
     return 0
 
 

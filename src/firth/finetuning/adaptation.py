@@ -25,8 +25,8 @@ from firth.folder import read_model
 from firth.manifest import MANIFEST, file_sha256
 from firth.pretraining.length import with_steps
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.pretraining.run import measure_pace, pretrain_or_resume
-from firth.pretraining.several import Processes
+from firth.pretraining.run import RECIPE, Outcome, measure_pace, pretrain_or_resume, recipe_of
+from firth.pretraining.several import Processes, most_processes
 from firth.systems import SYSTEMS
 from firth.tasks.datasets import DATASETS
 from firth.tasks.reading import split_files, splits_in
@@ -120,22 +120,37 @@ def adapt(
     The task's own text is that of the examples trained on: neither the held-out ones nor a dev file's.
     """
     folder = out / FOLDER
-    if (folder / DONE).is_file():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    run = folder / "run"
-
-    def sized() -> Pretrain:
-        if not (folder / "corpus" / MANIFEST).is_file():
-            _prepare(recipe, base, labelled, folder, tell)
-        return _sized(recipe, base, folder / "corpus", run, tell)
-
-    outcome = pretrain_or_resume(run, sized, tell, processes, folder / "corpus")
-    write_json(folder / DONE, {"steps": outcome.step, "best": outcome.best, "text": list(recipe.adapt.text)})
+    if not (folder / DONE).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome = _train(recipe, base, labelled, folder, tell, processes)
+        write_json(folder / DONE, {"steps": outcome.step, "best": outcome.best, "text": list(recipe.adapt.text)})
+    # Also after a kill that came before they were removed.
     for name in ("corpus", "tokenizer"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "text.txt").unlink(missing_ok=True)
-    remove_folder(run / "checkpoints")
+    remove_folder(folder / "run" / "checkpoints")
+
+
+def _train(
+    recipe: Finetune,
+    base: Base,
+    labelled: LabelledData,
+    folder: Path,
+    tell: Callable[[str], None],
+    processes: Processes,
+) -> Outcome:
+    """Pre-train on the text, or resume that. At most so many of ``processes`` take part as can share a step."""
+    run = folder / "run"
+    if (run / RECIPE).is_file():
+        stage = recipe_of(run)
+    else:
+        remove_folder(run)  # killed before its first checkpoint
+        if not (folder / "corpus" / MANIFEST).is_file():
+            _prepare(recipe, base, labelled, folder, tell)
+        stage = _sized(recipe, base, folder / "corpus", run, tell)
+    if processes != "auto":
+        processes = min(processes, most_processes(stage))
+    return pretrain_or_resume(run, lambda: stage, tell, processes, folder / "corpus")
 
 
 def _prepare(recipe: Finetune, base: Base, labelled: LabelledData, folder: Path, tell: Callable[[str], None]) -> None:

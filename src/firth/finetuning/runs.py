@@ -18,7 +18,7 @@ import torch
 from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster
 from firth.config import read_json, read_toml, to_dict
-from firth.errors import FirthError
+from firth.errors import ConfigError, FirthError
 from firth.files import append_to, lock, recover, write_json
 from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
 from firth.finetuning.base import FirstVectors, find_vectors, freeze, transferred
@@ -51,6 +51,7 @@ from firth.text.open_words import OpenWords
 from firth.text.tokenizer import MUCH_UNKNOWN
 from firth.text.tokenizer_kinds import WORDPIECE
 from firth.training.collectives import World
+from firth.training.optim import whole_costs
 from firth.training.processes import start_group
 
 WORKER = "firth.finetuning.worker"
@@ -88,14 +89,17 @@ class Runs:
         self._check_memory()
         encoder = self.base.encoder(self.recipe.train.seed, None)
         fitting = list[int]()
-        largest: TaskModel | None = None  # of those whose encoder learns
+        learning = list[TaskModel]()  # those whose encoder learns
         for settings in self.settings:
             recipe = varied(self.recipe, settings)
             self.base.config_with(recipe.adapt.dropout)  # raises if it cannot be set
-            model = recipe.row.model(encoder, recipe.head)
+            model = self._outline(recipe)
             frozen = freeze(model, recipe.adapt)
             if not frozen:
-                largest = model
+                learning.append(model)
+            if frozen and recipe.optim.kind == "muon":
+                raise ConfigError("optim.kind=muon updates the blocks of the encoder, which are frozen: use adamw")
+            whole_costs(model, recipe.optim)  # raises for Muon if there are no blocks
             transferred(encoder, recipe.adapt.transferred_groups)
             self._vectors_for(recipe)
             rows = (row for example in self._examples_for(recipe)["train"].examples for row in example.rows)
@@ -104,10 +108,10 @@ class Runs:
         self.processes = min(fitting)
         self.recipe = for_processes(self.recipe, self.processes)
         # With stored features the encoder needs no activation memory.
-        if largest is not None:
-            train, row = self.recipe.train, SYSTEMS[self.base.system_name]
-            need = estimate_memory(
-                largest,
+        train, row = self.recipe.train, SYSTEMS[self.base.system_name]
+        needs = [
+            estimate_memory(
+                model,
                 row,
                 self.base.config,
                 self.machine.dtype,
@@ -115,15 +119,23 @@ class Runs:
                 recompute=train.recompute,
                 processes=self.processes,
             )
-            self.tell(check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute))
+            for model in learning
+        ]
+        if needs:
+            most = max(needs, key=lambda need: need.total)
+            self.tell(check_memory(most, self.machine, train.batch_tokens, recompute=train.recompute))
+
+    def _outline(self, recipe: Finetune) -> TaskModel:
+        """The model of these settings without weights, to measure its size."""
+        with sizes_only():
+            return recipe.row.model(SYSTEMS[self.base.system_name].encoder(self.base.config), recipe.head)
 
     def _check_memory(self) -> None:
         """Raise ConfigError if one process has no memory for the model, before any of it is built."""
         train, row = self.recipe.train, SYSTEMS[self.base.system_name]
         for settings in self.settings:
             recipe = varied(self.recipe, settings)
-            with sizes_only():
-                model = recipe.row.model(row.encoder(self.base.config), recipe.head)
+            model = self._outline(recipe)
             # With stored features nothing is kept of the encoder.
             if freeze(model, recipe.adapt):
                 continue

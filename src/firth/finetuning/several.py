@@ -23,6 +23,8 @@ def count_processes(
     """
     most, alone = recipe.train.micro_batches or recipe.train.batch_examples, _alone(model, machine, frozen)
     if asked != "auto":
+        if asked < 1:
+            raise ConfigError(f"processes={asked}: expected at least 1, or auto")
         if asked > 1 and alone:
             raise ConfigError(f"--processes {asked}: {alone}: leave it out")
         if asked > most:

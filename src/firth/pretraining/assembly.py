@@ -219,7 +219,8 @@ def _check_fits(recipe: Pretrain, corpus: Corpus, world: World) -> None:
     n_slots = recipe.train.slots
     if world.size > n_slots or (world.group is None and n_slots % world.size):
         raise ConfigError(
-            f"train.micro_batches={n_slots} cannot be shared by {world.size} processes: leave it out for a new run"
+            f"{world.size} processes cannot share the {n_slots} micro-batches of a step (train.micro_batches): start "
+            f"{n_slots}, or a number that divides it; a new run has more with more train.batch_tokens"
         )
 
 

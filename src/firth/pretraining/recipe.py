@@ -68,6 +68,8 @@ class Pretrain:
 _TABLES = ("data", "masking", "init", "objective", "encoder", "optim", "train")
 # Below this size the published settings of BERT-base learn little in practical time (docs/learning.md).
 _BASE_WIDTH = 768
+# How text is cut into sequences: a model goes on as it was trained.
+_SEQUENCES = {"instances", "length", "long_length", "long_share", "mixed_lengths"}
 _NEEDED = {"model": "give a size such as --model bert-mini"}
 
 
@@ -83,9 +85,9 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
     Missing options follow from the model: system, configuration, instance plan and published settings.
     ``vocab_size``: that of the corpus's tokenizer, used if the recipe does not give it.
     """
-    plain = _plain(data, settings, where)
+    plain = without_sizes(data, _plain(data, settings, where))
     plain["model"] = resolve_model(plain["model"])
-    system, sizes = _model(plain["model"])
+    system, sizes, sequences = _model(plain["model"])
     if plain.setdefault("system", system) != system:
         raise ConfigError(f"{where}: system={plain['system']!r}, but model {plain['model']!r} is a {system}")
     if has_weights(plain["model"]):
@@ -97,6 +99,8 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
     row = SYSTEMS[system]
     given = {} if vocab_size is None else {"vocab_size": vocab_size}
     plain["encoder"] = given | sizes | dict(row.fixed) | plain["encoder"]
+    if not plain["data"].keys() & _SEQUENCES:
+        plain["data"] |= sequences
     plain["data"].setdefault("instances", row.instances[0])
     for table, values in row.pretraining.items():
         plain[table] = {**values, **plain[table]}
@@ -104,6 +108,28 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
         plain["objective"].setdefault("next_sentence", plain["data"]["instances"] == "pairs")
         plain["objective"].setdefault("contrastive", plain["data"]["instances"] == "crops")
     return _built(plain, where)
+
+
+def without_sizes(own: Mapping[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of ``plain`` what a recipe ``own`` says of the sizes of its own model and vocabulary.
+
+    A run's recipe names them all, and ``plain``, which overrides it, may name another size or corpus.
+    """
+    model, table, encoder = plain.get("model"), own.get("encoder"), plain.get("encoder")
+    if "model" not in own or model not in SIZES or not isinstance(table, dict) or not isinstance(encoder, dict):
+        return plain
+    stale = set[str]()
+    if model != own["model"]:
+        stale = {*SIZES[model][1], "vocab_size"}
+    elif _corpus(plain) != _corpus(own):
+        stale = {"vocab_size"}
+    kept = {key: value for key, value in encoder.items() if key not in stale or table.get(key) != value}
+    return plain | {"encoder": kept}
+
+
+def _corpus(plain: Mapping[str, Any]) -> Any:
+    table = plain.get("data")
+    return table.get("corpus") if isinstance(table, Mapping) else None
 
 
 def read_resolved_recipe(data: Mapping[str, Any], where: str) -> Pretrain:
@@ -157,14 +183,17 @@ def defaults(recipe: Pretrain) -> dict[str, Any]:
     }
 
 
-def _model(name: str) -> tuple[str, dict[str, Any]]:
-    """The system and configuration of a size name or model folder."""
+def _model(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The system and configuration of a size name or model folder, and of which sequences a model has read."""
     if not has_weights(name):
-        return size_named(name)
+        return *size_named(name), {}
     loaded = open_model(name)
     if loaded.task != PRETRAINING:
         raise ConfigError(f"{name} is a model for {loaded.task}: only a pre-trained model can continue pre-training")
-    sizes = dataclasses.asdict(loaded.objective.encoder.config)
+    sizes = to_dict(loaded.objective.encoder.config)
     if loaded.tokenizer.kind is WORDS:
         del sizes["vocab_size"]  # its words are transferred to the corpus's vocabulary
-    return loaded.system_name, sizes
+    recorded = loaded.provenance.get("recipe", {})
+    sequences = {key: recorded[f"data.{key}"] for key in _SEQUENCES if f"data.{key}" in recorded}
+    # A contrastive stage is one of its own: more of it has to be asked for.
+    return loaded.system_name, sizes, {} if sequences.get("instances") == "crops" else sequences

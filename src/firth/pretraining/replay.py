@@ -13,19 +13,21 @@ from firth.data.batch import Batch
 from firth.data.loader import Place
 from firth.machine import deterministic, find_machine
 from firth.pretraining.assembly import assemble, weights_of
-from firth.pretraining.run import recipe_of
+from firth.pretraining.run import recipe_at
 from firth.progress import say
 from firth.training.collectives import World
 
 
-def replay(run: str | Path, place: str, tell: Callable[[str], None] = say) -> dict[str, Any]:
+def replay(
+    run: str | Path, place: str, tell: Callable[[str], None] = say, *, corpus: str | Path | None = None
+) -> dict[str, Any]:
     """Rebuild one micro-batch of a run, with its loss under the run's newest weights.
 
-    Returns the sequences as text, with their targets (position, label), and the mean
-    loss of each term, None if it is not finite.
+    ``corpus``: the corpus's new path, if it was moved. Returns the sequences as text, with their targets (position,
+    label), and the mean loss of each term, None if it is not finite.
     """
     run = Path(run)
-    recipe = recipe_of(run)
+    recipe = recipe_at(run, corpus)
     with deterministic():
         trainer, loader = assemble(recipe, run, find_machine(recipe.train.precision), World(), tell)
         trainer.resume(partial(weights_of, trainer.objective, recipe))

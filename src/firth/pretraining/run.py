@@ -27,11 +27,13 @@ from firth.pretraining.recipe import (
     default_recipe,
     read_recipe,
     read_resolved_recipe,
+    without_sizes,
 )
 from firth.pretraining.report import write_run_report
 from firth.pretraining.several import Processes, Sharding, check_sharding, count_processes, for_processes, with_sharding
 from firth.progress import say, silent
 from firth.recipes import Settings, plain_of
+from firth.remote import is_address
 from firth.systems import has_weights
 from firth.training.checkpoint import has_begun
 from firth.training.collectives import World, any_rank, barrier, join_world, leave_world, sum_over_ranks
@@ -110,8 +112,9 @@ def pretrain(
         raise ConfigError("out is missing: give a new folder for the run")
     arguments = {"model": model, "data.corpus": corpus, **length_settings(minutes, epochs, steps)}
     if not isinstance(recipe, Pretrain) or settings or any(value is not None for value in arguments.values()):
-        plain, where = plain_of(default_recipe(str(model)) if recipe is None else recipe, arguments)
-        recipe = resolve(plain, settings, where)
+        own = default_recipe(str(model)) if recipe is None else recipe
+        plain, where = plain_of(own, arguments)
+        recipe = resolve(without_sizes(plain_of(own, {})[0], plain), settings, where)
     run = Path(out)
     check_new(run, resume=f"firth pretrain --resume {run}" if (run / RECIPE).is_file() else "")
     return _run(recipe, run, tell, processes, sharding, on, restarts)
@@ -133,12 +136,7 @@ def resume(
     ``sharding``, ``on`` and ``restarts``: as in ``pretrain``, whatever they were before.
     """
     run = Path(run)
-    recipe = recipe_of(run)
-    if corpus is not None:
-        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, corpus=str(corpus)))
-    elif not Path(recipe.data.corpus).exists():
-        raise ConfigError(f"{recipe.data.corpus}: the run's corpus is not there: give its new place with --corpus")
-    return _run(recipe, run, tell, processes, sharding, on, restarts)
+    return _run(recipe_at(run, corpus), run, tell, processes, sharding, on, restarts)
 
 
 def pretrain_or_resume(
@@ -160,6 +158,16 @@ def pretrain_or_resume(
     if not outcome.finished:
         raise KeyboardInterrupt
     return outcome
+
+
+def recipe_at(run: Path, corpus: str | Path | None) -> Pretrain:
+    """Read the resolved recipe of a run. ``corpus``: the corpus's new path, if it was moved."""
+    recipe = recipe_of(run)
+    if corpus is not None:
+        return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, corpus=str(corpus)))
+    if not (is_address(recipe.data.corpus) or Path(recipe.data.corpus).exists()):
+        raise ConfigError(f"{recipe.data.corpus}: the run's corpus is not there: give its new place with --corpus")
+    return recipe
 
 
 def recipe_of(run: Path) -> Pretrain:

@@ -36,10 +36,12 @@ def count_processes(recipe: Pretrain, run: Path, asked: Processes) -> int:
     On a CPU several single-threaded processes train faster than one with several threads. With a GPU or for a
     short run it is one; with little memory, as many as fit. ConfigError if that many cannot share a step.
     """
+    if asked != "auto" and asked < 1:
+        raise ConfigError(f"processes={asked}: expected at least 1, or auto")
     if asked == 1:
         return 1
     machine = find_machine(recipe.train.precision)
-    most = recipe.train.micro_batches or most_slots(recipe)
+    most = most_processes(recipe)
     if asked != "auto":
         if machine.device.type != "cpu":
             raise ConfigError(f"--processes {asked}: one process per GPU; for several GPUs start them with torchrun")
@@ -80,6 +82,11 @@ def for_processes(recipe: Pretrain, n: int) -> Pretrain:
             train, micro_batches=n, batch_tokens=train.batch_tokens // n, eval_batches=train.eval_batches * n
         ),
     )
+
+
+def most_processes(recipe: Pretrain) -> int:
+    """The maximum number of processes that can share a step: each has a micro-batch, as given or as fits."""
+    return recipe.train.micro_batches or most_slots(recipe)
 
 
 def most_slots(recipe: Pretrain) -> int:
