@@ -8,9 +8,10 @@ import pytest
 import torch
 from published_folders import PIECES, encoder_alone, fine_tuned, masked, publish, weights
 
-from firth.folder import PRETRAINING, read_model
+from firth.folder import PRETRAINING, read_model, write_model
 from firth.formats.table import open_model
-from firth.tasks.config import ClassifyConfig
+from firth.tasks.config import AnswerConfig, ClassifyConfig, MultiLabelConfig, RegressConfig
+from firth.tasks.table import TASKS
 
 
 @pytest.fixture
@@ -97,6 +98,29 @@ def test_hugging_faces_files_alone(firth, published: Path, tmp_path: Path) -> No
     assert json.loads(firth("convert", made, "--out", tmp_path / "back", "--json").out)["format"] == "hf"
     ours, theirs = (open_model(path).objective.state_dict() for path in (made, published))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "said"),
+    [
+        ("answer", AnswerConfig(can_refuse=True, threshold=-2.5), "head.can_refuse=true, threshold=-2.5: there every"),
+        ("multilabel", MultiLabelConfig(labels=("a", "b"), threshold=0.25), "head.threshold=0.25: there a label"),
+        ("regress", RegressConfig(lowest=0, highest=5), "head.lowest=0, highest=5: there values are not clipped"),
+        ("answer", AnswerConfig(), ""),
+        ("multilabel", MultiLabelConfig(labels=("a", "b")), ""),
+    ],
+)
+def test_rules_that_other_files_cannot_hold_are_named(
+    firth, bare: Path, tmp_path: Path, task: str, options: Any, said: str
+) -> None:
+    loaded = open_model(bare)
+    model = TASKS[task].model(loaded.objective.encoder, options)
+    (tmp_path / "m").mkdir()
+    write_model(tmp_path / "m", "bert", task, model, loaded.tokenizer, {})
+    result = firth("convert", tmp_path / "m", "--as", "hf", "--out", tmp_path / "hf")
+    assert result.code == 0 and (said in result.out if said else "head." not in result.out), result.out
+    file = ["--input", "FILE"] if task == "answer" else ["TEXT"]
+    assert f"next: firth predict {tmp_path / 'hf'} {' '.join(file)}\n" in result.out
 
 
 def test_casing_and_vocabulary_from_the_flags(firth, tmp_path: Path) -> None:

@@ -647,6 +647,14 @@ def test_bad_rows_are_listed_by_evaluate(firth, tuned: tuple[Path, str], tmp_pat
         (["--predictions", "x", "--gold", "y", "--task", "nope"], "'nope' is not known"),
         (["--predictions", "x", "--gold", "y", "--task", "tag", "--na-prob-thresh", "1"], "are for question answering"),
         (["MODEL", "--predictions", "x", "--gold", "y", "--task", "tag"], "does not take MODEL"),
+        (
+            ["--predictions", "x", "--gold", "y", "--task", "translate", "--split", "test", "--skip-bad"],
+            "--split and --skip-bad: only for labelled examples",
+        ),
+        (
+            ["--predictions", "x", "--gold", __file__, "--task", "classify", "--split", "test"],
+            "--split is for the folder of a data set",
+        ),
     ],
 )
 def test_score_refuses_in_one_line(firth, tokens: list[str], part: str) -> None:

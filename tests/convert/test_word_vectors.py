@@ -192,6 +192,8 @@ def test_glove_binary_is_the_sum_of_both_sides(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("the 10\nof 7\n")
     file = open_vectors(tmp_path / "v.bin", tmp_path / "vocab.txt")
     assert (file.format, file.width) == ("glove", 3)
+    with pytest.raises(InputError, match=r"g\.bin\.gz: GloVe's binary file is read in place: unpack it first"):
+        open_vectors(tmp_path / "g.bin.gz", tmp_path / "vocab.txt")
     check(read(file), {"the": [0 + 8, 1 + 9, 2 + 10], "of": [4 + 12, 5 + 13, 6 + 14]})
     (tmp_path / "vocab.txt").write_text("the 10\nof 7\nand 3\n")
     with pytest.raises(InputError, match="are not two float64 rows for each of the 3 words"):

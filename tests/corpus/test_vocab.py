@@ -82,6 +82,7 @@ def test_refuses_a_folder_in_use(tmp_path: Path, text: Path) -> None:
     [
         ({"size": 5}, "size=5"),
         ({"score": "best"}, "score='best'"),
+        ({"keep_accents": True}, "keep_accents=True is for lowercase=True"),
         ({"workers": 0}, "workers=0"),
         ({"max_types": 0}, "max_types=0"),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from firth.errors import ConfigError, InputError
 from firth.finetuning.prediction_files import score_predictions
+from firth.finetuning.recipe import LabelledConfig
 
 GOLD = "text\tlabel\none\ta\ntwo\tb\nthree\tb\nfour\ta\n"
 
@@ -179,6 +180,18 @@ def test_tags_of_another_scheme_are_those_of_the_gold_examples(tmp_path: Path, n
     assert scores["tag_accuracy"] == scores["entity_f1"] == 1
 
 
+@pytest.mark.parametrize("name", ["klue.tsv", "letters.conll"])
+def test_characters_are_read_in_klues_own_layout(tmp_path: Path, name: str) -> None:
+    gold = "## 1\t<안:PS> 감\n안\tB-PS\n \tO\n감\tO\n\n## 2\t강\n강\tB-LC\n"
+    predicted = {
+        "klue.tsv": gold.replace("B-LC", "O"),
+        "letters.conll": "안\tB-PS\n감\tO\n\n강\tO\n",  # as CoNLL, without the spaces
+    }
+    file, said = write(tmp_path / "gold.tsv", gold), write(tmp_path / name, predicted[name])
+    scores = scored("tag", file, said, config=LabelledConfig(format="klue"))["scores"]
+    assert (scores["precision"], scores["recall"]) == (1, 0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -219,6 +232,26 @@ def test_answers_by_question(tmp_path: Path) -> None:
         scored("answer", gold, write(tmp_path / "p.json", "[]"))
 
 
+def test_equal_no_answer_scores_count_in_the_order_of_their_file(tmp_path: Path) -> None:
+    """Source: SQuAD evaluate-v2.0.py, find_best_thresh, which sorts the scores' own keys."""
+    asked = [
+        {
+            "id": name,
+            "question": "?",
+            "answers": [{"text": text, "answer_start": "cat mat".index(text)}] if text else [],
+        }
+        | {"is_impossible": not text}
+        for name, text in (("a", "cat"), ("b", ""), ("c", "mat"), ("d", ""))
+    ]
+    document = {"data": [{"title": "t", "paragraphs": [{"context": "cat mat", "qas": asked}]}]}
+    gold = write(tmp_path / "gold.json", json.dumps(document))
+    said = write(tmp_path / "p.json", '{"a": "cat", "b": "mat", "c": "mat", "d": "hat"}')
+    # By hand, from 2 of 4 without any answer: b and d lose one each, a and c gain one each.
+    for scores, best in (('{"b": 0, "d": 0, "a": 0, "c": 1}', 0.5), ('{"a": 0, "b": 0, "c": 1, "d": 0}', 0.75)):
+        found = scored("answer", gold, said, na_prob_file=str(write(tmp_path / "odds.json", scores)))["scores"]
+        assert found["best_exact_match"] == found["best_squad_f1"] == best
+
+
 def test_ids_put_predictions_in_order_and_occur_once(tmp_path: Path) -> None:
     gold = write(tmp_path / "g.tsv", "id\ttext\tlabel\n1\tone\ta\n2\ttwo\tb\n")
     lines = ['{"id": "2", "label": "b"}\n', '{"id": "1", "label": "a"}\n']
@@ -247,6 +280,17 @@ def test_numbers_without_a_header_are_those_of_the_examples(tmp_path: Path) -> N
     gold = write(tmp_path / "g.tsv", "text\tlabel\none\ta\ntwo\tb\n")
     for text in ("1\tb\n0\ta\n", "Index\tPrediction\n1\tb\n0\ta\n"):
         assert scored("classify", gold, write(tmp_path / "p.tsv", text))["scores"]["accuracy"] == 1
+
+
+def test_a_column_of_ids_is_not_one_of_numbers(tmp_path: Path) -> None:
+    """Ids that are the numbers of other examples: the header decides, and without one nothing is guessed."""
+    gold = write(tmp_path / "g.tsv", "id\ttext\tlabel\n2\tone\ta\n0\ttwo\tb\n1\tthree\tb\n")
+    lines = "0\tb\n1\tb\n2\ta\n"
+    assert scored("classify", gold, write(tmp_path / "p.tsv", f"id\tprediction\n{lines}"))["scores"]["accuracy"] == 1
+    by_number = scored("classify", gold, write(tmp_path / "p.tsv", f"index\tprediction\n{lines}"))
+    assert by_number["scores"]["accuracy"] == pytest.approx(1 / 3)
+    with pytest.raises(InputError, match=r"p\.tsv: the first column may number .*: add a first line"):
+        scored("classify", gold, write(tmp_path / "p.tsv", lines))
 
 
 def test_a_label_may_be_named_as_a_column_is(tmp_path: Path) -> None:

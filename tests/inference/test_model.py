@@ -1,5 +1,6 @@
 """A loaded model's answers against answers computed by hand, one text at a time."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from firth.errors import CheckpointError, ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, write_model
 from firth.inference.masks import check_masked
 from firth.inference.model import Model, load_model
+from firth.inference.text_scores import MinimalPair
 from firth.models.bert import Bert
 from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Hidden
@@ -370,3 +372,19 @@ def test_a_model_with_room_for_special_tokens_alone_reads_no_text() -> None:
     short = replace(loaded, objective=MaskedLM(Bert(config), loaded.objective.config))
     with pytest.raises(ConfigError, match="at most 2 tokens, of which 2 are special: no text fits"):
         Model(short, torch.device("cpu")).embed(["a1"])
+
+
+def test_a_model_that_computes_no_numbers_answers_nothing() -> None:
+    made = tiny_language_model("bert")
+    made.loaded.objective.encoder.embeddings.norm.weight.data[0] = torch.nan
+    pairs = [MinimalPair("a1 b2", "b2 a1")]
+    asked: list[Callable[[], Any]] = [
+        lambda: made.embed("a1 b2"),
+        lambda: made.fill_mask("a1 [MASK] b2"),
+        lambda: made.score_texts("a1 b2"),
+        lambda: made.follows("a1", "b2"),
+        lambda: list(made.prefers_good(pairs)),
+    ]
+    for ask in asked:
+        with pytest.raises(CheckpointError, match="outputs are not finite numbers: its weights are damaged"):
+            ask()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from firth.cli.labelled import HEADERS, Header
+from firth.cli.labelled import HEADERS, OBJECTS, Header
 from firth.cli.shared import (
     AtLeastOne,
     Flag,
@@ -166,7 +166,7 @@ def _print(done: "Converted", target: str) -> None:
     found = dict(done.facts)
     task, new = found["task"].partition(":")[0], " ".join(value for name, value in done.facts if name == "new")
     if task != "pretraining":
-        print_next("firth", "predict", done.out, "TEXT")
+        print_next("firth", "predict", done.out, *(("--input", "FILE") if task in OBJECTS else ("TEXT",)))
     elif found["system"] == "gpt":
         print_next("firth", "generate", done.out, "TEXT")
     elif found["system"] == "bert" and "masked-LM" not in new:

@@ -100,9 +100,9 @@ def evaluate(
             "--with": others,
             "--recover-text": None if recover_text == "exact" else recover_text,
         }
-        _refuse(given, "labelled examples")
+        refuse(given, "labelled examples")
         return _evaluate_translations(model, data, gold, beam, length_penalty, as_json)
-    _refuse({"--beam": beam, "--length-penalty": length_penalty}, "translations (a model with --data and --gold)")
+    refuse({"--beam": beam, "--length-penalty": length_penalty}, "translations (a model with --data and --gold)")
     if model is None:
         raise ConfigError("give a model, such as firth evaluate runs/b --data test.tsv; files: firth score")
     if data is None:
@@ -146,7 +146,8 @@ def evaluate(
     return 0 if compared is None else _judged(compared, found["scores"], precision, say if as_json else print)
 
 
-def _refuse(flags: dict[str, Any], what: str) -> None:
+def refuse(flags: dict[str, Any], what: str) -> None:
+    """Raise ConfigError for flags that are only for something else, ``what``."""
     given = [flag for flag, value in flags.items() if value is not None]
     if given:
         raise ConfigError(f"{' and '.join(given)}: only for {what}; leave out")

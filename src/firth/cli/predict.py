@@ -287,7 +287,7 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
 
 def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
     """Convert lines of text or JSON objects to records; an empty line is an empty text, but is not an object."""
-    from firth.tasks.readers.files import json_object, read_lines
+    from firth.tasks.readers.files import json_object, name_of, read_lines
 
     name = "TEXT" if texts else str(file or "stdin")
     for number, line in read_lines(file) if file is not None else enumerate(texts or lines_from(None), start=1):
@@ -302,8 +302,7 @@ def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None
             record = model.record(item)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        name_of_it = item.get("id") if isinstance(item, dict) else None
-        yield dataclasses.replace(record, where=where, id="" if name_of_it is None else str(name_of_it))
+        yield dataclasses.replace(record, where=where, id=name_of(item, "id", where) if isinstance(item, dict) else "")
 
 
 def _file_records(

@@ -6,10 +6,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from firth.cli.breakdown import print_breakdown
-from firth.cli.evaluate import TRANSLATE, print_translation_scores, score_table
+from firth.cli.evaluate import TRANSLATE, print_translation_scores, refuse, score_table
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, Header
 from firth.cli.shared import Flag, JsonFlag, counted, print_json, print_table
+from firth.errors import ConfigError
 
 
 def score(
@@ -17,7 +18,7 @@ def score(
     predictions: str,
     gold: str,
     task: str,
-    split: str = "dev",
+    split: str | None = None,
     columns: str | None = None,
     header: Header = None,
     form: Annotated[str, Parameter(name="--format")] = "auto",
@@ -39,7 +40,7 @@ def score(
     task
         A kind (classify, multilabel, regress, tag, answer, choose, translate), or a data set such as squad2.
     split
-        Split of the data set to use.
+        Split of the data set to use (default dev).
     columns
         Columns of --gold by number or name, such as text=2,label=0.
     header
@@ -59,6 +60,18 @@ def score(
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.kinds import metrics_of
 
+    if task == TRANSLATE:
+        given = {
+            "--split": split,
+            "--columns": columns,
+            "--header": header,
+            "--format": None if form == "auto" else form,
+            "--skip-bad": skip_bad or None,
+        }
+        refuse(given, "labelled examples")
+    if split is not None and Path(gold).is_file():
+        raise ConfigError(f"--split is for the folder of a data set, and {gold} is a file: leave it out")
+    split = "dev" if split is None else split
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)
     found = score_predictions(
         task, gold, predictions, config, split=split, na_prob_file=na_prob_file or "", na_prob_threshold=na_prob_thresh

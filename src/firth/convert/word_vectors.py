@@ -6,8 +6,8 @@ word2vec's text         ``count width``, then as GloVe's; fastText's .vec is the
 word2vec's binary file  ``count width``, then each word, a space, and its float32 numbers
 fastText's .bin         words and n-grams of characters
 
-All but GloVe's binary file are recognised by their contents, and may be compressed as .gz or .xz (except fastText's
-.bin, which is memory-mapped). Specification of checkpoints §7; of word vectors §2, §3.
+All but GloVe's binary file are recognised by their contents. They may be compressed as .gz or .xz, except GloVe's
+binary file and fastText's .bin, which are memory-mapped. Specification of checkpoints §7; of word vectors §2, §3.
 """
 
 import mmap
@@ -269,6 +269,8 @@ def _open_glove(path: Path, vocab: Path) -> VectorFile:
 
     Source: stanfordnlp/GloVe src/glove.c, save_params with its default of write_header 0 and model 2.
     """
+    if path.suffix.lower() in (".gz", ".xz"):
+        raise InputError(f"{path}: GloVe's binary file is read in place: unpack it first")
     met = Met()
     with _reading(vocab) as stream:
         lines = [_trimmed(line).split(b" ")[0] for line in stream]

@@ -83,6 +83,8 @@ def build_vocab(
     started_at_s = time.perf_counter()
     out = Path(out)
     _check_options(size, kind, score, workers, max_types)
+    if keep_accents and not lowercase:
+        raise ConfigError("keep_accents=True is for lowercase=True, which removes them: leave it out, or give both")
     reader = CorpusReader(paths, errors)
     with new_folder(out) as folder:
         splitter = WordSplitter(lowercase=lowercase, keep_accents=keep_accents, marked=kind == "bpe")

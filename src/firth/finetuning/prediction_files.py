@@ -18,7 +18,7 @@ from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Span, TaggedText, Valued
 from firth.tasks.readers.files import Problems, json_object, read_json_document, read_lines
-from firth.tasks.readers.tagging import in_bio, read_conll
+from firth.tasks.readers.tagging import in_bio, read_conll, read_klue_ner
 from firth.tasks.readers.texts import MULTILABEL_SEPARATOR, composed
 from firth.tasks.reading import labels_of
 from firth.tasks.tag_schemes import OUTSIDE, scheme_of
@@ -67,9 +67,9 @@ def score_predictions(
         raise ConfigError(f"na_prob_file belongs to a .json of answers by question id; {path} has scores of its own")
     answers: list[Any]
     if kind == "answer" and path.suffix == ".json":
-        answers = _squad_answers(path, records, Path(na_prob_file) if na_prob_file else None)
+        records, answers = _squad_answers(path, records, Path(na_prob_file) if na_prob_file else None)
     elif kind == "tag" and path.suffix != ".jsonl":
-        answers = _conll_tags(path, records, problems)
+        answers = _conll_tags(path, records, problems, characters=config.format == "klue" or task == "klue/ner")
     else:
         answers = _answers(kind, path, records)
     if kind == "tag":
@@ -115,12 +115,13 @@ def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
     # In a plain file of label sets a blank line is a text without labels.
     if kind != "multilabel" or any(line.lstrip().startswith("{") for _, line in lines):
         lines = [(number, line) for number, line in lines if line.strip()]
-    header = bool(lines) and lines[0][1].lower().startswith(("index\t", "id\t"))
-    lines = lines[header:]
+    title = lines[0][1].lower().partition("\t")[0] if lines and "\t" in lines[0][1] else ""
+    header = title if title in ("index", "id") else ""
+    lines = lines[bool(header) :]
     numbered = header or _are_numbers(lines)
     if len(lines) != len(records):
         raise InputError(f"{path}: {len(lines)} predictions for {len(records)} examples; expected one each, in order")
-    lines = _by_number(lines, records, path) if numbered else _in_order(lines, records, path)
+    lines = _by_number(lines, records, path, header) if numbered else _in_order(lines, records, path)
     answers = [_answer(kind, line, f"{path}:{number}") for number, line in lines]
     for answer, record, (number, _) in zip(answers, records, lines, strict=True):
         if isinstance(record, Tagged) and len(answer.tags) != len(record.spans):
@@ -160,15 +161,26 @@ def _are_numbers(lines: list[tuple[int, str]]) -> bool:
     return all(len(one) == 2 for one in columns) and {one[0] for one in columns} == set(map(str, range(len(lines))))
 
 
-def _by_number(lines: list[tuple[int, str]], records: Sequence[Record], path: Path) -> list[tuple[int, str]]:
-    """Sort the lines by their first column: the number of the example, from 0, as in GLUE, or its id."""
+def _by_number(
+    lines: list[tuple[int, str]], records: Sequence[Record], path: Path, header: str
+) -> list[tuple[int, str]]:
+    """Sort the lines by their first column: the number of the example, from 0, as in GLUE, or its id.
+
+    ``header``: the column's name, ``index`` or ``id``, which decides if both are possible; empty without a header.
+    """
     by_name = {line.split("\t")[0].strip(): (number, line) for number, line in lines}
-    for names in ([str(n) for n in range(len(records))], [record.id for record in records]):
-        if by_name.keys() == set(names):
-            return [by_name[name] for name in names]
-    raise InputError(
-        f"{path}: expected 0 to {len(records) - 1} in the first column, or the ids of the examples, each once"
-    )
+    numbers, ids = [str(n) for n in range(len(records))], [record.id for record in records]
+    possible = [names for names in (numbers, ids) if by_name.keys() == set(names)]
+    if not possible:
+        raise InputError(
+            f"{path}: expected 0 to {len(records) - 1} in the first column, or the ids of the examples, each once"
+        )
+    if possible[0] != possible[-1] and not header:
+        raise InputError(
+            f"{path}: the first column may number the examples, or name their ids, in another order: add a first "
+            "line, index<TAB>prediction or id<TAB>prediction"
+        )
+    return [by_name[name] for name in possible[-1 if header == "id" else 0]]
 
 
 def _id_of(line: str) -> str:
@@ -257,7 +269,13 @@ def _finite(value: Any) -> float:
     return number
 
 
-def _squad_answers(path: Path, records: Sequence[Question], na_probs: Path | None) -> list[Answered]:
+def _squad_answers(
+    path: Path, records: Sequence[Question], na_probs: Path | None
+) -> tuple[list[Question], list[Answered]]:
+    """The answers and their questions, in the order of ``na_probs`` if given.
+
+    The official script finds the best threshold in that order, which matters for equal scores.
+    """
     found = read_json_document(path)
     if not isinstance(found, Mapping):
         raise InputError(f"{path}: found {type(found).__name__}, expected an object of answers by question id")
@@ -281,7 +299,11 @@ def _squad_answers(path: Path, records: Sequence[Question], na_probs: Path | Non
             raise InputError(f"{na_probs}: {record.id}: found {score!r}, expected a number") from None
         n_best = (Span(text, 0, 0, 0.0, 1.0),) if text else ()
         answers.append(Answered(text, 0, 0, 1.0, number, n_best))
-    return answers
+    if not na_probs:
+        return list(records), answers
+    places = {name: place for place, name in enumerate(scores)}
+    order = sorted(range(len(records)), key=lambda i: places[records[i].id])
+    return [records[i] for i in order], [answers[i] for i in order]
 
 
 def _in_bio(answers: Sequence[Any], records: Sequence[Tagged], path: Path) -> list[Any]:
@@ -305,8 +327,10 @@ def _in_bio(answers: Sequence[Any], records: Sequence[Tagged], path: Path) -> li
     return found
 
 
-def _conll_tags(path: Path, records: Sequence[Tagged], problems: Problems) -> list[TaggedText]:
-    read = list(read_conll(path, problems))
+def _conll_tags(path: Path, records: Sequence[Tagged], problems: Problems, *, characters: bool) -> list[TaggedText]:
+    """``characters``: the gold file is one of KLUE-NER, whose layout the predictions may have too."""
+    klue = characters and any(line.startswith(("## ", " \t")) for _, line in read_lines(path))
+    read = list((read_klue_ner if klue else read_conll)(path, problems))
     try:
         sentences = in_bio(read, Problems())
     except InputError as error:

@@ -20,7 +20,7 @@ from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
 from firth.folder import OWN_HEAD_OPTIONS, PRETRAINING, WEIGHTS, Loaded, read_model, tensor_names, write_model
 from firth.formats.reading import NO_OPTIONS, PARTS, read_huggingface
-from firth.tasks.config import LinearConfig
+from firth.tasks.config import AnswerConfig, LinearConfig, MultiLabelConfig, RegressConfig
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import save_tensors
 
@@ -53,7 +53,20 @@ def write_huggingface(folder: Path, loaded: Loaded) -> Findings:
     return [
         ("left out", "firth.json: what Firth alone knows, such as how texts are embedded and where it comes from"),
         *(("left out", f"{PARTS[part]}, which was never trained") for part in absent),
+        *_rules_left_out(loaded.objective.config),
     ]
+
+
+def _rules_left_out(options: Any) -> Findings:
+    """What decides a task's answers beside the weights, and has no place in transformers' files."""
+    found = []
+    if isinstance(options, AnswerConfig) and options.can_refuse:
+        found.append(f"head.can_refuse=true, threshold={options.threshold:g}: there every question gets an answer")
+    if isinstance(options, MultiLabelConfig) and options.threshold != MultiLabelConfig(labels=("a",)).threshold:
+        found.append(f"head.threshold={options.threshold:g}: there a label applies from a probability of 0.5 on")
+    if isinstance(options, RegressConfig) and options.lowest < options.highest:
+        found.append(f"head.lowest={options.lowest:g}, highest={options.highest:g}: there values are not clipped")
+    return [("left out", what) for what in found]
 
 
 def write_sentence_transformers(folder: Path, loaded: Loaded) -> Findings:
@@ -183,5 +196,7 @@ def _compare(written: Mapping[str, Any], again: Mapping[str, Any]) -> None:
     for name, tensor in written.items():
         read = again[name]
         same = torch.equal(read, tensor) if isinstance(tensor, Tensor) else np.array_equal(read, tensor)
+        if not same and not torch.as_tensor(tensor).isfinite().all():
+            raise CheckpointError(f"{name} holds numbers that are not finite: the model is broken")
         if not same:
             raise CheckpointError(f"{name} was written, but does not read as it was: is the disk failing?")

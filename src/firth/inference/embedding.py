@@ -16,6 +16,7 @@ from firth.data.rows import pack_words
 from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.batching import in_batches
+from firth.inference.outputs import check_finite
 from firth.inference.token_vectors import Mix, ResolvedMix, resolve_mix
 from firth.layers.mixing import pool_rows
 from firth.packed import Hidden
@@ -64,7 +65,9 @@ def _embed_some(
         for i, vector in zip(numbers, vectors, strict=True):
             pooled[i] = vector
     for windows, found in zip(by_text, windows_of(by_text, pooled), strict=True):
-        yield join_windows(found, [len(row) for row in windows], pool, unit)
+        joined = join_windows(found, [len(row) for row in windows], pool, unit)
+        check_finite([joined])
+        yield joined
 
 
 def layer_number(loaded: Loaded, layer: int) -> int:

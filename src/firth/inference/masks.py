@@ -15,6 +15,7 @@ from firth.data.masking import Masker
 from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, Loaded
+from firth.inference.outputs import check_finite
 from firth.objectives.masked_lm import MaskedLM
 from firth.systems import has_weights
 
@@ -141,6 +142,7 @@ def guess_rows(loaded: Loaded, rows: Sequence[HiddenRow], top_k: int, device: to
     shares = objective.logits(hidden.top.index_select(0, torch.tensor(index, device=device))).float().softmax(1)
     labels = torch.tensor([label for row in rows for label in row.labels], device=device)
     own = shares.gather(1, labels[:, None]).squeeze(1).tolist()
+    check_finite([own])
     best, pieces = shares.topk(top_k), loaded.tokenizer.pieces
     guesses = iter(
         Guess(share, tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True)))
@@ -160,6 +162,7 @@ def fill_rows(loaded: Loaded, rows: Sequence[MaskedRow], top_k: int, device: tor
         where += [(number, start) for start in row.starts]
     chosen = hidden.top.index_select(0, torch.tensor(index, device=device))
     best = objective.logits(chosen).float().softmax(1).topk(top_k)
+    check_finite([best.values.cpu().numpy()])
     pieces, found = loaded.tokenizer.pieces, list[list[FilledMask]]([] for _ in rows)
     for (number, start), values, ids in zip(where, best.values.tolist(), best.indices.tolist(), strict=True):
         candidates = tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True))

@@ -9,6 +9,7 @@ from firth.data.rows import pack_lists
 from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.batching import in_batches
+from firth.inference.outputs import check_finite
 from firth.objectives.masked_lm import MaskedLM
 from firth.tasks.learnt import POOLER
 
@@ -48,6 +49,7 @@ def follow_probabilities(
             probabilities = objective.next_sentence_logits(hidden.summary).float().softmax(1)[:, 0]
             for i, value in zip(chosen, probabilities.tolist(), strict=True):
                 found[i] = value
+        check_finite([found])
         yield from found
 
 

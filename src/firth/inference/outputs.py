@@ -1,7 +1,8 @@
 """Compute a task model's outputs for many examples: batched by length, returned in order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,12 @@ NOT_FINITE = (
     "the model's outputs are not finite numbers: its weights are damaged, or training went wrong; use another "
     "checkpoint, or train again with a lower optim.learning_rate"
 )
+
+
+def check_finite(arrays: Iterable[Any]) -> None:
+    """Raise CheckpointError for outputs that are not finite: arrays, or numbers."""
+    if not all(np.isfinite(values).all() for values in arrays):
+        raise CheckpointError(NOT_FINITE)
 
 
 def row_outputs(
@@ -68,8 +75,7 @@ def part_outputs(
     with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         outputs = model.outputs(tokens.to(device))
     arrays = {name: values.cpu().numpy() for name, values in outputs.items()}
-    if not all(np.isfinite(values).all() for values in arrays.values()):
-        raise CheckpointError(NOT_FINITE)
+    check_finite(arrays.values())
     units = iter(split_rows(unit_counts(tokens, model.unit)))
     return [[_part(arrays, unit) for _, unit in zip(part.rows, units, strict=False)] for part in parts]
 

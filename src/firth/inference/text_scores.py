@@ -21,6 +21,7 @@ from firth.folder import PRETRAINING, Loaded
 from firth.inference.batching import in_batches
 from firth.inference.language_models import LanguageModel, NextToken, language_model
 from firth.inference.masks import masked_base
+from firth.inference.outputs import check_finite
 from firth.inference.token_vectors import windows
 from firth.objectives.masked_lm import MaskedLM
 
@@ -243,6 +244,7 @@ def _log_probabilities(objective: MaskedLM | NextToken, states: Float[Tensor, "M
     for some, answer in zip(states.split(_CHUNK), answers.split(_CHUNK), strict=True):
         logits = objective.logits(some).float()
         found += (logits.gather(1, answer[:, None])[:, 0] - logits.logsumexp(1)).tolist()
+    check_finite([found])
     return found
 
 

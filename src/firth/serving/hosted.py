@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from firth.baseline.model import Baseline
-from firth.errors import CheckpointError, ConfigError, LengthError
+from firth.errors import ConfigError, LengthError
 from firth.inference.precision import Precision
 from firth.serving.abilities import abilities_of, words_of
 from firth.serving.cost import CostModel
@@ -370,10 +370,9 @@ def _joined(by_text: list[list[list[int]]], found: list[Any], pool: "Pool", unit
 
 
 def _check_finite(arrays: Sequence[np.ndarray]) -> None:
-    from firth.inference.outputs import NOT_FINITE
+    from firth.inference.outputs import check_finite
 
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise CheckpointError(NOT_FINITE)
+    check_finite(arrays)
 
 
 def load_hosted(name: str, path: Path, precision: Precision, threshold: float) -> Hosted:

@@ -288,8 +288,8 @@ class CorpusReader:
         except UnicodeDecodeError as error:
             if self.errors == "strict":
                 raise InputError(
-                    f"{path}: not UTF-8 at byte {offset + error.start}; {conversion(path, data)}; or read it with "
-                    "errors='replace'"
+                    f"{path}: not UTF-8 at byte {offset + error.start}; {conversion(path, data)}; or leave out errors "
+                    "(--errors): each bad byte becomes U+FFFD"
                 ) from None
         text, used = codecs.utf_8_decode(data, "replace", final)
         # A U+FFFD in the file itself is not an error; its three bytes cannot be part of another character.

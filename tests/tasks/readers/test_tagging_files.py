@@ -95,6 +95,13 @@ def test_comments_of_multiconer_have_as_many_columns_as_words(tmp_path: Path) ->
     assert [r.words for r in read_conll(path, Problems())] == [("a",), ("b",), ("#", "c")]
 
 
+def test_a_hash_may_be_the_first_word_of_a_file(tmp_path: Path) -> None:
+    path = file(tmp_path, "# O\nAda B-PER\n\n# O\nx O\n")
+    assert [r.words for r in read_conll(path, Problems())] == [("#", "Ada"), ("#", "x")]
+    path = file(tmp_path, "# O\n\n# a comment\nAda B-PER\n")
+    assert [r.words for r in read_conll(path, Problems())] == [("#",), ("Ada",)]
+
+
 def test_other_spaces_are_part_of_a_word(tmp_path: Path) -> None:
     (record,) = read_conll(file(tmp_path, "10\u00a0000 O\n東京\u3000都  \t B-LOC \n"), Problems())
     assert record.words == ("10\u00a0000", "東京\u3000都") and record.tags == ("O", "B-LOC")

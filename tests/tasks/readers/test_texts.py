@@ -51,6 +51,29 @@ def test_columns_that_cannot_be_meant(text: str, message: str) -> None:
         parse_columns(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("\n\nhello world\n\n", ["", "", "hello world", ""]),
+        ("\ntext\nhello\n\n", ["hello", ""]),  # what comes before the header is no row
+        ("id\ttext\n1\tone\n\t\n\n3\tthree\n", ["one", "", "three"]),
+        ("\t\n1\tone words here\n", ["", "one words here"]),
+    ],
+)
+def test_what_is_answered_has_an_answer_for_each_row(tmp_path: Path, text: str, found: list[str]) -> None:
+    columns = "id=0,text=1" if text.startswith("\t") else ""
+    assert [row.text for row in read(file(tmp_path, "a.tsv", text), columns, labelled=False)] == found
+
+
+@pytest.mark.parametrize("value", ["true", "[1]", "{}"])
+def test_an_id_is_text_or_a_number(tmp_path: Path, value: str) -> None:
+    good = '{"text": "a", "label": "x", "id": 7}\n'
+    assert read(file(tmp_path, "a.jsonl", good))[0].id == "7"
+    path = file(tmp_path, "a.jsonl", good + f'{{"text": "b", "label": "x", "id": {value}}}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl:2: found .* for 'id', expected text or a number"):
+        read(path)
+
+
 def test_quotation_marks_are_text_in_tsv_and_quotes_in_csv(tmp_path: Path) -> None:
     tsv = file(tmp_path, "a.tsv", '"He said\t1\nit"\t0\n')
     assert read(tsv, "text=0,label=1") == [Text('"He said', "1", f"{tsv}:1"), Text('it"', "0", f"{tsv}:2")]

@@ -103,8 +103,8 @@ def read_choices_jsonl(path: Path, problems: Problems, *, labelled: bool = True)
                 choices=_choices(row, where),
                 label=_label(row.get("label"), where, labelled),
                 where=where,
-                id=name_of(row.get("id")),
-                group=name_of(row.get("group")),
+                id=name_of(row, "id", where),
+                group=name_of(row, "group", where),
             )
         )
 
@@ -182,7 +182,7 @@ def read_arc(path: Path, problems: Problems, *, labelled: bool = True) -> Iterat
                 raise InputError(f"{where}: found the answer {key!r}, expected one of {', '.join(names)}")
             label = names.index(key)
         texts = tuple(choice["text"] for choice in choices)
-        return _checked_choice(Choice("", stem, texts, label, where, name_of(row.get("id"))))
+        return _checked_choice(Choice("", stem, texts, label, where, name_of(row, "id", where)))
 
     return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
 

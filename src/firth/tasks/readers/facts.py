@@ -26,7 +26,7 @@ def read_facts(path: Path, problems: Problems, *, labelled: bool = True) -> Iter
         if label is not None and label not in VERDICTS:
             raise InputError(f"{where}: found the label {label[:40]!r}, expected one of {', '.join(VERDICTS)}")
         return Text(
-            text_field(row, "claim", where), label, where, second=_evidence(row, where), id=name_of(row.get("id"))
+            text_field(row, "claim", where), label, where, second=_evidence(row, where), id=name_of(row, "id", where)
         )
 
     return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)

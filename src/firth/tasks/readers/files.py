@@ -8,7 +8,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -325,8 +325,11 @@ def text_field(row: dict[str, Any], key: str, where: str, *, may_be_empty: bool 
     return value
 
 
-def name_of(value: Any) -> str:
-    """An id or a group as text; empty for null."""
+def name_of(row: Mapping[str, Any], key: str, where: str) -> str:
+    """The id or group in a row, as text; empty if there is none."""
+    value = row.get(key)
+    if isinstance(value, bool | dict | list):
+        raise InputError(f"{where}: found {kind_of(value)} for {key!r}, expected text or a number")
     return "" if value is None else str(value)
 
 

@@ -7,6 +7,7 @@ converts entities to BIO.
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unicodedata import category, normalize
@@ -136,8 +137,9 @@ class _Columns:
 
 
 def _conll_sentences(path: Path) -> Iterator[_Columns]:
-    lines, group, width, by_tab = list[tuple[int, list[str]]](), "", 0, False
-    for number, line in read_lines(path):
+    lines, group = list[tuple[int, list[str]]](), ""
+    width, by_tab, numbered = _layout_of(read_lines(path))
+    for number, line in numbered:
         if not line.strip() or line.startswith(DOCUMENT_START):
             if lines:
                 yield _Columns(lines, width, group)
@@ -146,12 +148,24 @@ def _conll_sentences(path: Path) -> Iterator[_Columns]:
         elif not lines and _is_comment(line, width, by_tab):
             continue
         else:
-            by_tab = by_tab if width else "\t" in line
-            columns = _split(line, by_tab)
-            width = width or len(columns)
-            lines.append((number, columns))
+            lines.append((number, _split(line, by_tab)))
     if lines:
         yield _Columns(lines, width, group)
+
+
+def _layout_of(lines: Iterator[tuple[int, str]]) -> tuple[int, bool, Iterator[tuple[int, str]]]:
+    """The number of columns, whether tabs separate them, and all lines again.
+
+    Read from the first line that is certainly a word: one that begins with "# " may be a comment.
+    """
+    ahead, width, by_tab = list[tuple[int, str]](), 0, False
+    for number, line in lines:
+        ahead.append((number, line))
+        if line.strip() and not line.startswith((DOCUMENT_START, "# ")):
+            by_tab = "\t" in line
+            width = len(_split(line, by_tab))
+            break
+    return width, by_tab, chain(ahead, lines)
 
 
 def _split(line: str, by_tab: bool) -> list[str]:
@@ -275,7 +289,7 @@ def read_tagged_jsonl(path: Path, problems: Problems, *, labelled: bool = True) 
         where = f"{path}:{number}"
         record = _from_tokens(row, where, labelled) if "tokens" in row else _from_text(row, where, labelled)
         tags = None if record.tags is None else tuple(_read_tag(tag, where) for tag in record.tags)
-        return replace(record, tags=tags, where=where, id=name_of(row.get("id")), group=name_of(row.get("group")))
+        return replace(record, tags=tags, where=where, id=name_of(row, "id", where), group=name_of(row, "group", where))
 
     return check_records(path, make_each(read_jsonl(path, problems), make, problems), problems)
 

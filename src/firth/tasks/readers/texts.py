@@ -195,8 +195,8 @@ def _record(row: _Row, layout: TextFormat, labelled: bool) -> Text:
         label=_label(parts.get("label"), layout, where) if labelled else None,
         where=where,
         second=second,
-        id=name_of(parts.get("id")),
-        group=name_of(parts.get("group")),
+        id=name_of(parts, "id", where),
+        group=name_of(parts, "group", where),
     )
 
 
@@ -262,14 +262,22 @@ def _number(value: Any, where: str) -> float:
 
 def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool) -> Iterator[_Row]:
     lines = read_csv(path, problems) if form == "csv" else read_tsv(path, problems, encoding=layout.encoding)
-    first = next(filter(is_filled, lines), None)
+    before, first = list[tuple[int, list[str]]](), None
+    for line in lines:
+        if is_filled(line):
+            first = line
+            break
+        before.append(line)
     if first is None:
         raise InputError(f"{path}: found only blank lines, expected at least one example")
     number, fields = first
     names = [composed(field) for field in fields]
-    # In a table of one column an empty line is an empty text.
-    if labelled or len(names) > 1:
-        lines = filter(is_filled, lines)
+
+    def is_row(line: tuple[int, list[str]]) -> bool:
+        # What is to be answered has an answer for each row, also where all fields are empty.
+        return is_filled(line) or (not labelled and len(line[1]) == len(names))
+
+    lines = filter(is_row, lines)
     ahead = list(itertools.islice(lines, _ROWS_AHEAD))
     lines = itertools.chain(ahead, lines)
     has_header = _has_header(names, [row for _, row in ahead], layout)
@@ -293,6 +301,7 @@ def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, 
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         if not has_header:
+            yield from filter(is_row, before)
             yield first
         for line in lines:
             if "short row" in layout.left_out and len(line[1]) < len(names):
