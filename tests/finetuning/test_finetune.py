@@ -896,6 +896,10 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     # More examples take more updates but fewer epochs: 350 for 1,000 examples, 2.6 times as many for five times.
     epochs = {n: of(n_train=n)["train"]["epochs"] for n in (100, 1000, 5000, 25_000, 50_000)}
     assert epochs == {100: 112, 1000: 12, 5000: 6, 25_000: 4, 50_000: 3}
+    many = of(n_train=50_000)
+    assert many["head"]["network"] == every | {"dropout": 0.1} and many["adapt"] == {"dropout": 0.1}
+    assert of(n_train=49_999)["adapt"] == of(n_train=50_000, adapt={"dropout": 0.2})["adapt"] == {"dropout": 0.2}
+    assert of(n_train=50_000, head={"network": {"dropout": 0.4}})["head"]["network"] == every | {"dropout": 0.4}
     # With few examples the weights of three seeds are averaged, unless set otherwise.
     kinds = [of(n_train=n)["optim"].get("kind", "bert_adam") for n in (499, 500)]
     assert kinds == ["adamw", "bert_adam"] and of(n_train=9, optim={"kind": "muon"})["optim"]["kind"] == "muon"

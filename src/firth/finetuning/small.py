@@ -4,7 +4,7 @@ They were compared on held-out parts of training sets; docs/learning.md has the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from firth.recipes import laid_over
@@ -19,7 +19,7 @@ SMALL_TAGGER_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class SmallSettings:
-    """``tables``: of a recipe; ``few``: laid over them if examples are few.
+    """``tables``: of a recipe; ``few`` and ``many``: laid over them if examples are few, or many.
 
     ``epochs``: over many examples; over fewer, as many as make the updates.
     ``updates``: the least for up to 1,000 examples; for n examples ``growth(n)`` times as many, if they ``grow``.
@@ -30,12 +30,14 @@ class SmallSettings:
     few: Mapping[str, Mapping[str, Any]]
     epochs: float
     updates: int
+    many: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     grow: bool = False
     averaged: int = 1
 
     def tables_of(self, n_train: int) -> Mapping[str, Mapping[str, Any]]:
         """The tables for ``n_train`` examples."""
-        return laid_over(self.tables, self.few) if n_train < _FEW else self.tables
+        above = self.few if n_train < _FEW else self.many if n_train >= _MANY else {}
+        return laid_over(self.tables, above)
 
     def updates_of(self, n_train: int) -> float:
         """The least number of updates for ``n_train`` examples."""
@@ -67,6 +69,9 @@ _TEXT_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.2}, "opt
 # With few examples every update is one of the first, which are several times larger without bias correction.
 _FEW_TABLES: Mapping[str, Mapping[str, Any]] = {"optim": {"kind": "adamw"}}
 _FEW = 500
+# So many examples are hardly memorised, and the dropout that few need would only slow down learning.
+_MANY_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.1}, "head": {"network": {"dropout": 0.1}}}
+_MANY = 50_000
 
 
 def growth(n_train: int) -> float:
@@ -98,7 +103,7 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int, *, pairs: 
         read["layers"] = list(range(n_layers + 1))
     marks = {"mark_shared_words": True} if pairs else {}
     tables = {**_TEXT_TABLES, "head": {"network": read, **marks}}
-    return SmallSettings(tables, few=_FEW_TABLES, epochs=3.0, updates=350, grow=True, averaged=3)
+    return SmallSettings(tables, few=_FEW_TABLES, many=_MANY_TABLES, epochs=3.0, updates=350, grow=True, averaged=3)
 
 
 def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:
