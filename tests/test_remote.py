@@ -16,6 +16,7 @@ from firth.data.config import DataConfig, MaskingConfig
 from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus
 from firth.errors import ConfigError, CorpusError, InputError
+from firth.plan import text_tokens
 from firth.remote import Cache, RemotePath, place_of
 from firth.text.corpus import CorpusReader
 from firth.text.finding import find_files
@@ -50,6 +51,10 @@ def put_folder(folder: Path, address: str) -> str:
         if file.is_file():
             put(f"{address}/{file.relative_to(folder).as_posix()}", file.read_bytes())
     return address
+
+
+def test_a_plan_counts_the_tokens_of_a_corpus(tiny_corpus: Path, bucket: str) -> None:
+    assert text_tokens([put_folder(tiny_corpus, f"{bucket}/corpus")]) == text_tokens([tiny_corpus])
 
 
 def test_text_is_read_like_that_of_a_disk(tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

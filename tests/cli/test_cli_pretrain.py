@@ -222,6 +222,13 @@ def test_a_run_whose_corpus_was_moved(firth, tiny_run: Path, tmp_path: Path, mon
     assert result.code == 130 and f"--resume {run} --corpus 'new place'" in result.complaint
 
 
+def test_a_contrastive_stage_of_a_run_with_its_own_recipe(firth, tiny_run: Path, tiny_corpus: Path) -> None:
+    flags = ["--recipe", tiny_run / "recipe.toml", "--model", tiny_run, "--corpus", tiny_corpus]
+    shown = firth("pretrain", *flags, "--objective", "contrastive", "--show-recipe")
+    assert shown.code == 0, shown.complaint
+    assert "contrastive = true" in shown.out and "next_sentence = false" in shown.out
+
+
 def test_a_corpus_of_an_older_layout_or_damaged(firth, tiny_corpus: Path, tmp_path: Path) -> None:
     corpus, run = tmp_path / "c", tmp_path / "run"
     command = ["pretrain", *TINY, "--corpus", corpus, "--out", run, "--steps", 2]

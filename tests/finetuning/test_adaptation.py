@@ -157,6 +157,27 @@ def test_a_kill_before_the_first_step_of_the_stage(
         assert scores(resume(tmp_path / name, tell=QUIET)) == scores(whole)
 
 
+def test_the_stage_has_no_more_processes_than_share_its_step(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps have one sequence here, the updates of the fine-tuning eight examples."""
+    monkeypatch.setattr(adaptation, "_STEP_TOKENS", 0)
+    asked = []
+
+    def stop(run: Path, recipe: Any, tell: Any, processes: Any, corpus: Path) -> None:
+        asked.append(processes)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(adaptation, "pretrain_or_resume", stop)
+    for processes in (5, "auto"):
+        resolved = resolve(plain, SETTINGS, "test")
+        with pytest.raises(KeyboardInterrupt):
+            run_resolved(resolved, tmp_path / str(processes), tell=QUIET, processes=processes)
+    assert asked == [1, "auto"]
+    with pytest.raises(ConfigError, match="processes=0: expected at least 1, or auto"):
+        run_resolved(resolve(plain, SETTINGS, "test"), tmp_path / "none", tell=QUIET, processes=0)
+
+
 def test_a_changed_text_is_refused(plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "more.txt"
     text.write_text("\n\n".join(f"The captain walked to the river number {n}." for n in range(50)), "utf-8")
