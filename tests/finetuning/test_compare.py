@@ -192,7 +192,11 @@ def test_a_budget_too_short_says_what_was_skipped(files: Path, tmp_path: Path, t
     assert list(found.results["ways"]) == ["baseline"] and len(found.results["skipped"]) == 3
     assert any(line.startswith("skipped: fine-tuned run with 62 labels") for line in heard)
     assert "nothing else was fitted" in found.results["recommendation"]
-    assert "Skipped for lack of time" in (tmp_path / "c" / "report.html").read_text("utf-8")
+    # Twenty seconds for each of the two models, and little for the joint one.
+    assert found.results["minutes_for_all"] == 1
+    assert "with --minutes 1 the same command does what was skipped, and keeps what is done" in heard
+    page = (tmp_path / "c" / "report.html").read_text("utf-8")
+    assert "Skipped for lack of time" in page and "With --minutes 1 the same command" in page
 
 
 def test_a_first_fit_that_would_take_too_long_is_skipped(
@@ -203,6 +207,7 @@ def test_a_first_fit_that_would_take_too_long_is_skipped(
     found = compare("classify", config(files), tmp_path / "c", **options).results  # type: ignore[arg-type]
     assert "frozen-1" in found["ways"] and "fine-tuned-1" not in found["ways"]
     assert any(re.search(r"^fine-tuned run .* labels: about 25:00 for the first", why) for why in found["skipped"])
+    assert found["minutes_for_all"] == 26
 
 
 def test_taggers_are_compared_with_the_commonest_tag(
@@ -229,6 +234,7 @@ def test_a_draw_without_a_rare_label_is_left_out(tmp_path: Path) -> None:
     results = compare("classify", config(tmp_path), tmp_path / "c", sizes=(20, 50), tell=told.append).results
     (skipped,) = results["skipped"]
     assert skipped.startswith("all ways with 20 labels: ") and f"skipped: {skipped}" in told
+    assert results["minutes_for_all"] is None
     assert [n for n, _ in results["curve"]["baseline"]] == [50, 62]
 
 

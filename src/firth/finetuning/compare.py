@@ -15,6 +15,7 @@ the cells of one number of labels run in parallel.
 import contextlib
 import dataclasses
 import io
+import math
 import shutil
 import time
 from collections import Counter
@@ -220,6 +221,8 @@ class _Comparing:
         self.sizes = [*(n for n in sorted(set(sizes)) if n < self.n_all), self.n_all]
         self.skipped: list[str] = []
         self.spent_s = 0.0
+        # Of the fits that are skipped for lack of time, as expected.
+        self.skipped_s = 0.0
         # Number of all fits, and of those started here.
         self.n_fits = self.number = 0
 
@@ -296,6 +299,9 @@ class _Comparing:
         largest = self.folder("baseline", max(cells["baseline"])) / "run"
         results = compare_fits(self.task, self.labelled, names, cells, self.skipped, largest)
         results["pairs"] = self.labelled.has_pairs
+        results["minutes_for_all"] = minutes = self._minutes_for_all()
+        if minutes is not None:
+            self.tell(f"with --minutes {minutes} the same command does what was skipped, and keeps what is done")
         self._keep(results["winner"], cells)
         write_json(self.out / RESULTS, results)
         try:
@@ -329,23 +335,36 @@ class _Comparing:
 
     def _fits(self, way: Way, n: int, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> bool:
         """Whether there is time for a fit; if not, says why, which holds for all larger fits of its way too."""
-        done = cells[way.folder]
         missing = self._missing(way, n, cells)
         left_s = self.budget_s - self.spent_s
-        if way.joint and not missing:
-            expected_s = cells["baseline"][n]["seconds"]
-        elif not (done or way.baseline or way.joint or self.elsewhere):
-            expected_s = max(_LEAST_S, estimate_s(self._resolve(way, n)))
-        else:
-            expected_s = _expected_s(way, n, done, same_epochs="train.epochs" in self.settings)
+        expected_s = self._expected_s(way, n, cells)
         # The baseline's first fit always runs: without it there is nothing to compare with.
-        if not missing and (expected_s <= left_s or (way.baseline and not done)):
+        if not missing and (expected_s <= left_s or (way.baseline and not cells[way.folder])):
             return True
-        sizes = ", ".join(f"{size:,}" for size in self.sizes if size >= n)
+        sizes = [size for size in self.sizes if size >= n]
         why = missing or f"about {format_duration(expected_s)} for the first of them, {format_duration(left_s)} left"
-        self.skipped.append(f"{way.name} with {sizes} labels: {why}")
+        self.skipped.append(f"{way.name} with {', '.join(f'{size:,}' for size in sizes)} labels: {why}")
+        self.skipped_s += sum(self._expected_s(way, size, cells) for size in sizes)
         self.tell(f"skipped: {self.skipped[-1]}")
         return False
+
+    def _expected_s(self, way: Way, n: int, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> float:
+        """Estimate the time of a fit. A joint model takes about as long as its baseline, which is fitted again."""
+        if way.joint:
+            way = self.ways[0]
+            if n in cells[way.folder]:
+                return float(cells[way.folder][n]["seconds"])
+        done = cells[way.folder]
+        if not (done or way.baseline or self.elsewhere):
+            return max(_LEAST_S, estimate_s(self._resolve(way, n)))
+        return _expected_s(way, n, done, same_epochs="train.epochs" in self.settings)
+
+    def _minutes_for_all(self) -> int | None:
+        """The budget that would be enough for every fit, finished ones included; None if none lacks time.
+
+        Not of a cluster, whose nodes fit several at once.
+        """
+        return math.ceil((self.spent_s + self.skipped_s) / 60) if self.skipped_s and not self.elsewhere else None
 
     def _here(self, fits: Sequence[tuple[Way, int]]) -> Iterator[tuple[Way, int, dict[str, Any]]]:
         """Run fits one after the other; yields each with its cell."""

@@ -47,6 +47,10 @@ def write_compare_report(out: Path, results: Mapping[str, Any]) -> Path:
     if results["skipped"]:
         report.heading("Skipped for lack of time")
         report.pre("\n".join(results["skipped"]))
+        if results["minutes_for_all"] is not None:
+            report.text(
+                f"With --minutes {results['minutes_for_all']} the same command does these as well; what is done is kept."
+            )
     _labels(report, results)
     if results["notes"]:
         report.heading("Notes on the data")
