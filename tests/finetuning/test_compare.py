@@ -15,7 +15,7 @@ from firth.config import read_json
 from firth.errors import ConfigError, InputError
 from firth.finetuning import baseline, runs
 from firth.finetuning import compare as module
-from firth.finetuning.compare import Way, compare
+from firth.finetuning.compare import compare
 from firth.finetuning.compare_results import is_better
 from firth.finetuning.recipe import LabelledConfig
 from firth.finetuning.recommendation import recommendation
@@ -103,12 +103,12 @@ def test_macro_f1_and_the_majority_baseline_stand_beside_accuracy(
 def test_scores_of_unequal_numbers_of_labels_are_not_set_beside_each_other_as_equals(
     files: Path, tmp_path: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module._expected_s
-    monkeypatch.setattr(
-        module,
-        "_expected_s",
-        lambda way, n, done, **same: real(way, n, done, **same) if way.baseline or n == 30 else 1e6,
-    )
+    real = module.extrapolate_s
+
+    def endless(n: int, done: dict[int, Any], *, same_epochs: bool) -> float:
+        return 1e6 if "epochs" in done[max(done)] else real(n, done, same_epochs=same_epochs)
+
+    monkeypatch.setattr(module, "extrapolate_s", endless)
     options = {"models": [str(tiny_run)], "sizes": (30,), "settings": FAST, "tell": lambda text: None}
     results = compare("classify", config(files), tmp_path / "c", **options).results  # type: ignore[arg-type]
     assert {name: row["labels"] for name, row in results["ways"].items()} == {
@@ -348,22 +348,6 @@ def test_no_better_than_the_commonest_label_is_said() -> None:
     assert "Nothing is better" not in recommendation(results)
     results["majority"]["scores"]["accuracy"] = 0.85
     assert recommendation(results).endswith(" Nothing is better than always in (accuracy 0.8500).")
-
-
-def test_estimates_grow_with_the_examples_that_are_read() -> None:
-    way = Way("fine-tuned m", "fine-tuned-1", "m")
-    assert module._expected_s(way, 100, {}) > 0
-    # 100 and 300 labels are read equally often; 100,000 labels far more often than 10,000.
-    assert module._expected_s(way, 300, {100: {"seconds": 10.0}}) == pytest.approx(12, rel=0.05)
-    assert module._expected_s(way, 100_000, {10_000: {"seconds": 10.0}}) == pytest.approx(120)
-    # A small encoder reads 100 labels 112 times, 1,000 labels 12 times (in the same time), and 10,000 five times.
-    assert module._expected_s(way, 1000, {100: {"seconds": 10.0, "epochs": 112.0}}) == pytest.approx(12)
-    assert module._expected_s(way, 10_000, {1000: {"seconds": 10.0, "epochs": 12.0}}) == pytest.approx(48, rel=0.01)
-    # Epochs that the user gives are the same for all.
-    given = {100: {"seconds": 10.0, "epochs": 3.0}}
-    assert module._expected_s(way, 1000, given, same_epochs=True) == pytest.approx(120)
-    baseline = Way("baseline", "baseline", "", baseline=True)
-    assert module._expected_s(baseline, 300, given, same_epochs=True) == module._expected_s(baseline, 300, given)
 
 
 def test_the_time_of_a_fit_counts_what_came_before_a_stop(files: Path, tmp_path: Path, tiny_run: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from firth.finetuning import estimate as module
-from firth.finetuning.estimate import estimate_s
+from firth.finetuning.estimate import estimate_s, extrapolate_s
 from firth.finetuning.resolve import resolve
 from firth.machine import find_machine
 
@@ -37,3 +37,15 @@ def test_time_grows_with_epochs_seeds_and_examples(
 
 def test_the_rate_of_this_machine_is_measured() -> None:
     assert 1e6 < module._matrix_rate(64) < 1e15
+
+
+def test_an_extrapolated_time_grows_with_the_examples_that_are_read() -> None:
+    # 100 and 300 labels are read equally often; 100,000 labels far more often than 10,000.
+    assert extrapolate_s(300, {100: {"seconds": 10.0}}, same_epochs=False) == pytest.approx(12, rel=0.05)
+    assert extrapolate_s(100_000, {10_000: {"seconds": 10.0}}, same_epochs=False) == pytest.approx(120)
+    # A small encoder reads 100 labels 112 times, 1,000 labels 12 times (in the same time), and 10,000 five times.
+    few, thousand = {"seconds": 10.0, "epochs": 112.0}, {"seconds": 10.0, "epochs": 12.0}
+    assert extrapolate_s(1000, {100: few}, same_epochs=False) == pytest.approx(12)
+    assert extrapolate_s(10_000, {100: few, 1000: thousand}, same_epochs=False) == pytest.approx(48, rel=0.01)
+    # Epochs that the user gives are the same for all.
+    assert extrapolate_s(1000, {100: {"seconds": 10.0, "epochs": 3.0}}, same_epochs=True) == pytest.approx(120)

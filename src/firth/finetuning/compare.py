@@ -33,15 +33,14 @@ from firth.finetuning.base import Base, read_base
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
 from firth.finetuning.compare_results import compare_fits, score_fit
-from firth.finetuning.estimate import estimate_s
+from firth.finetuning.estimate import estimate_s, extrapolate_s
 from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.identity import IDENTITY, hash_of_base, hash_of_records
 from firth.finetuning.joint import fit_joint, keep_joint
 from firth.finetuning.labelled import LabelledData, read_labelled
-from firth.finetuning.recipe import LabelledConfig, epochs_for
+from firth.finetuning.recipe import LabelledConfig
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.results import RESULTS as RUN_RESULTS
-from firth.finetuning.small import growth
 from firth.manifest import MANIFEST
 from firth.pretraining.run import RECIPE
 from firth.progress import Status, format_duration, part_of, say, silent
@@ -57,8 +56,6 @@ KINDS = tuple(BASELINE)
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 # The least time of a model's first fit on a slow machine: with less left, none starts.
 _LEAST_S = 20.0
-# Safety factor on the expected time: a fit starts only if it is expected to end within the time left.
-_DOUBT = 1.2
 # Keys that all ways share, which ``settings`` would change for the fine-tunings alone.
 _SHARED = ("data", "from_scratch", "kind", "metric", "model", "task", "tokenizer")
 # Mean pooling: an untrained first token says little.
@@ -354,10 +351,11 @@ class _Comparing:
             way = self.ways[0]
             if n in cells[way.folder]:
                 return float(cells[way.folder][n]["seconds"])
-        done = cells[way.folder]
-        if not (done or way.baseline or self.elsewhere):
-            return max(_LEAST_S, estimate_s(self._resolve(way, n)))
-        return _expected_s(way, n, done, same_epochs="train.epochs" in self.settings)
+        if done := cells[way.folder]:
+            return extrapolate_s(n, done, same_epochs=not way.baseline and "train.epochs" in self.settings)
+        if way.baseline:
+            return 0.0
+        return _LEAST_S if self.elsewhere else max(_LEAST_S, estimate_s(self._resolve(way, n)))
 
     def _minutes_for_all(self) -> int | None:
         """The budget that would be enough for every fit, finished ones included; None if none lacks time.
@@ -489,18 +487,3 @@ class _Comparing:
             (new / MANIFEST).unlink(missing_ok=True)
 
         write_folder(self.out / "model", copy)
-
-
-def _expected_s(way: Way, n: int, done: Mapping[int, dict[str, Any]], *, same_epochs: bool = False) -> float:
-    """Estimate the time of a fit from the largest finished one of its way.
-
-    ``same_epochs``: fine-tuning has the same number for any number of examples.
-    """
-    if not done:
-        return 0.0 if way.baseline else _LEAST_S
-    before = max(done)
-    if same_epochs and not way.baseline:
-        return float(_DOUBT * done[before]["seconds"] * n / before)
-    # Examples read over all epochs: small sets are read more often, for enough updates, and larger ones take no less.
-    read = done[before].get("epochs", epochs_for(before)) * before
-    return _DOUBT * done[before]["seconds"] * max(epochs_for(n) * n, read * growth(n) / growth(before)) / read

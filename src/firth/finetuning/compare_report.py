@@ -48,9 +48,8 @@ def write_compare_report(out: Path, results: Mapping[str, Any]) -> Path:
         report.heading("Skipped for lack of time")
         report.pre("\n".join(results["skipped"]))
         if results["minutes_for_all"] is not None:
-            report.text(
-                f"With --minutes {results['minutes_for_all']} the same command does these as well; what is done is kept."
-            )
+            minutes = f"--minutes {results['minutes_for_all']}"
+            report.text(f"With {minutes} the same command does these as well; what is done is kept.")
     _labels(report, results)
     if results["notes"]:
         report.heading("Notes on the data")

@@ -2,10 +2,14 @@
 
 import math
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
+from firth.finetuning.recipe import epochs_for
 from firth.finetuning.resolve import Resolved
+from firth.finetuning.small import growth
 from firth.finetuning.train import split_of
 from firth.machine import find_machine
 from firth.systems import SYSTEMS
@@ -21,6 +25,8 @@ _ROWS, _MEASURED_S = 128, 0.2
 _WIDTH = 512
 # The shortest time that a clock can tell.
 _TICK_S = 1e-7
+# Safety factor on a time that another fit tells.
+_DOUBT = 1.2
 # Operations of the forward pass, as a share of those of a training step.
 _FORWARD = 1 / 3
 
@@ -41,6 +47,20 @@ def estimate_s(resolved: Resolved) -> float:
     else:
         times = recipe.train.epochs * recipe.train.seeds
     return times * flops / (_SHARE * _matrix_rate(int(getattr(base.config, "width", _WIDTH))))
+
+
+def extrapolate_s(n: int, done: Mapping[int, Mapping[str, Any]], *, same_epochs: bool) -> float:
+    """Seconds that a fit to ``n`` examples takes, from the largest of those that are ``done``, by their numbers.
+
+    ``same_epochs``: any number of examples is read equally often.
+    """
+    before = max(done)
+    seconds = _DOUBT * float(done[before]["seconds"])
+    if same_epochs:
+        return seconds * n / before
+    # Examples read over all epochs: small sets are read more often, for enough updates, and larger ones take no less.
+    read = done[before].get("epochs", epochs_for(before)) * before
+    return seconds * max(epochs_for(n) * n, read * growth(n) / growth(before)) / read
 
 
 def _matrix_rate(width: int) -> float:
