@@ -263,6 +263,7 @@ def test_what_filters_leave() -> None:
     kept = filtered(log_probs, 1.0, 0, 0.6)
     torch.testing.assert_close(kept, torch.tensor([[2 / 3, 1 / 3, 0, 0], [0, 0, 3 / 7, 4 / 7]]))
     assert filtered(log_probs, 1.0, 0, 1e-6).count_nonzero() == 2
+    assert filtered(log_probs, 1.0, 0, 1e-46).count_nonzero() == 2, "it is 0 in float32"
     squares = torch.tensor([0.25, 0.0625, 0.0225, 0.01])
     torch.testing.assert_close(filtered(log_probs[:1], 0.5, 0, 1.0)[0], squares / squares.sum())
     assert filtered(log_probs, 1.0, 99, 1.0).shape == (2, 4)

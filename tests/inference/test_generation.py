@@ -170,7 +170,7 @@ def test_lists_and_streams() -> None:
 def test_a_text_that_would_be_too_long() -> None:
     used = model()
     assert len(used.generate("a1 b2", max_new_tokens=38).tokens) == 38
-    with pytest.raises(LengthError, match="has 2 tokens; with max_new_tokens=39 that exceeds the .* maximum of 40"):
+    with pytest.raises(LengthError, match="has 2 tokens; 39 more exceed the .* maximum of 40"):
         used.generate("a1 b2", max_new_tokens=39)
 
 

@@ -12,6 +12,7 @@ from served import Client, Serve
 from firth.cli import main
 from firth.errors import ConfigError
 from firth.inference.model import Model
+from firth.serving.access import read_keys
 from firth.serving.server import listen, start_http
 
 # NUL, bell, escape, delete, and a control character above ASCII.
@@ -161,6 +162,13 @@ def test_a_key_file_that_others_reach_is_refused(tmp_path: Path, mode: int, caps
         assert main(["serve", f"a={tmp_path}", "--key-file", str(file), "--port", "0", "--check"]) == 2
         (error,) = capsys.readouterr().err.splitlines()
         assert error.startswith("firth: ") and f"chmod 600 {file}" in error
+
+
+def test_comments_and_a_mark_of_byte_order_are_no_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("\ufeff# ours\n  # theirs\n a-key-of-sixteen-letters \n\n", "utf-8")
+    file.chmod(0o600)
+    assert read_keys(file) == ["a-key-of-sixteen-letters"]
 
 
 def test_the_command_line_says_that_a_port_is_in_use_before_it_loads(

@@ -12,11 +12,12 @@ import pytest
 from served import Client, Serve
 
 from firth.inference.model import Model
-from firth.serving import app, huggingface
+from firth.serving import app, huggingface, kserve
 from firth.serving.config import Limits
 from firth.serving.cost import CostModel
 from firth.serving.engine import Caller
 from firth.serving.hosted import Hosted
+from firth.serving.refusals import RefusalError
 from firth.serving.scheduler import OverloadError, Request
 from firth.text.tokenizer import Tokenizer
 
@@ -199,6 +200,56 @@ def test_a_client_takes_a_part_of_the_threads_for_searches(serve: Serve) -> None
         return other, at_once, await asyncio.gather(*greedy), len(engine._turns)
 
     assert serve(work, "gpt") == ("other", 4, ["greedy"] * 20, 0)
+
+
+def test_one_client_s_texts_to_tokenize_leave_a_thread_to_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(client: Client) -> Any:
+        engine, end, begun = client.state.engine, threading.Event(), list[str]()
+
+        async def tokenize(name: str, *, wait: bool) -> str:
+            def make() -> str:
+                begun.append(name)
+                return name if not wait or end.wait(60) else "not let go"
+
+            caller = Caller(name, 1e12, body_bytes=10_000)
+            async with engine.tokenizer_turn(caller):
+                return await engine.aside(caller, make)
+
+        async def late() -> int:
+            try:
+                async with engine.tokenizer_turn(Caller("greedy", 0.0)):
+                    return 200
+            except RefusalError as refusal:
+                return refusal.status
+
+        greedy = [asyncio.ensure_future(tokenize("greedy", wait=True)) for _ in range(5)]
+        try:
+            other = await asyncio.wait_for(tokenize("other", wait=False), 60)
+            at_once, status = begun.count("greedy"), await late()
+        finally:
+            end.set()
+        return other, at_once, await asyncio.gather(*greedy), len(engine._tokenizer_turns), status
+
+    assert serve(work, "masked") == ("other", 1, ["greedy"] * 5, 0, 504)
+
+
+def test_tensors_of_long_bodies_are_not_made_where_all_requests_arrive(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, tensors = list[str](), kserve._tensors
+
+    def noted(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return tensors(*given)
+
+    async def work(client: Client) -> int:
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the river " * 300]}
+        return int((await client.post("/v2/models/baseline/infer", {"inputs": [tensor]})).status_code)
+
+    monkeypatch.setattr(kserve, "_tensors", noted)
+    assert serve(work, "baseline") == 200
+    (thread,) = threads
+    assert thread != threading.main_thread().name
 
 
 def test_a_search_that_is_left_lets_go_of_its_thread(serve: Serve) -> None:

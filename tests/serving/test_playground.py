@@ -2,8 +2,12 @@
 
 import base64
 import hashlib
+import json
 import re
+import shutil
+import subprocess
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +64,26 @@ def test_both_languages_have_the_same_words() -> None:
     panels = set(re.findall(r'name: "(\w+)"', SCRIPT))
     assert set(hints) == panels
     assert panels | set(re.findall(r'say\("(\w+)"\)', SCRIPT + DRAWINGS)) <= set(english)
+
+
+def test_the_last_of_several_runs_is_shown_with_its_command(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node.js, which runs the page's script, is not installed")
+    for name in (name for name in PAGE if name.endswith(".js")):
+        (tmp_path / name).write_bytes((STATIC / name).read_bytes())
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    shutil.copy(Path(__file__).with_name("playground.mjs"), tmp_path)
+    done = subprocess.run([node, "playground.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    shown = json.loads(done.stdout)
+    assert shown.pop("answer").startswith("second")
+    assert shown == {
+        "seed_of_the_command": "1",
+        "seed_of_the_next": "2",
+        "dropped": [True, False],
+        "gone": "No answer from the server",
+        "proxy": "No answer from the server",
+    }
 
 
 TEXT = "The old farmer walked to the river in the morning."

@@ -563,7 +563,13 @@ def test_what_is_no_host_name_cannot_be_allowed(given: str) -> None:
 
 def test_models_have_names_of_their_own(tmp_path: Path) -> None:
     assert [name for name, _ in named_models(["a=x", str(tmp_path / "run" / "model")])] == ["a", "run"]
-    for wrong, words in ((["a=x", "a=y"], "two models"), (["a b=x"], "NAME=PATH"), ([], "no model"), (["=x"], "NAME")):
+    for wrong, words in (
+        (["a=x", "a=y"], "two models"),
+        (["a b=x"], "NAME=PATH"),
+        ([], "no model"),
+        (["=x"], "NAME"),
+        (["..=x"], "NAME"),
+    ):
         with pytest.raises(ConfigError, match=words):
             named_models(wrong)
 

@@ -30,6 +30,9 @@ from firth.objectives.next_token import TiedLM
 from firth.serving.config import Limits
 from firth.serving.hosted import Hosted
 from firth.serving.kserve import packed, unpack_strings
+from firth.serving.tei import relevant_label
+from firth.tasks.config import ClassifyConfig, WindowConfig
+from firth.tasks.table import TASKS
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import BPE_SPECIALS, SPECIALS, WORDS
 
@@ -336,6 +339,47 @@ def test_ranks_texts_for_a_query(serve: Serve, predictors: dict[str, Any]) -> No
     assert all(one["text"] == texts[one["index"]] for one in found)
 
 
+@pytest.mark.parametrize(
+    ("labels", "relevant"),
+    [
+        (("entailment", "not_entailment"), "entailment"),
+        (("not_duplicate", "duplicate"), "duplicate"),
+        (("0", "1"), "1"),
+        (("No", "Yes"), "Yes"),
+        (("match", "no match"), "match"),
+        (("bad", "good"), None),
+        (("not", "other"), None),
+    ],
+)
+def test_the_relevant_one_of_two_labels_is_told_by_their_names(labels: tuple[str, str], relevant: str | None) -> None:
+    assert relevant_label(labels) == relevant_label(labels[::-1]) == relevant
+
+
+@pytest.mark.parametrize("labels", [("entailment", "not_entailment"), ("bad", "good")])
+def test_texts_are_ranked_by_the_relevant_label_or_not_at_all(
+    serve: Serve, predictors: dict[str, Any], monkeypatch: pytest.MonkeyPatch, labels: tuple[str, str]
+) -> None:
+    torch.manual_seed(0)
+    encoder = predictors["masked"].loaded.objective.encoder
+    learnt = TASKS["classify"].model(encoder, ClassifyConfig(labels=labels, windows=WindowConfig(length=24)))
+    learnt.head.weight.data.mul_(50)
+    loaded = dataclasses.replace(predictors["pairs"].loaded, objective=learnt.eval())
+    model = dataclasses.replace(predictors["pairs"], loaded=loaded)
+    monkeypatch.setitem(predictors, "ranks", model)
+    texts = ["the river", "winter", "강가에서"]
+
+    async def work(client: Client) -> Any:
+        return await client.post("/rerank", {"query": "who", "texts": texts})
+
+    answer = serve(work, "ranks")
+    if "entailment" not in labels:
+        assert answer.status_code == 400 and "bad and good" in answer.json()["error"]
+        return
+    of_pairs = model.predict([("who", text) for text in texts])
+    expected = sorted((one.probabilities["entailment"] for one in of_pairs), reverse=True)
+    assert [one["score"] for one in answer.json()] == pytest.approx(expected, abs=1e-5)
+
+
 def test_hugging_faces_tasks(serve: Serve, predictors: dict[str, Any]) -> None:
     sentence, question = "The old farmer walked.", {"question": "Who?", "context": "The old farmer walked."}
     choice = {"text": "winter", "question": "how?", "choices": ["cold", "warm"]}
@@ -492,6 +536,74 @@ def test_vectors_of_more_tokens_than_an_answer_has_room_for_are_refused(serve: S
     (fits, refused), waiting = serve(work, "masked")
     assert fits.status_code == 200 and refused.status_code == 422 and waiting == (0, 0)
     assert "at most" in refused.json()["error"] and "shorter texts" in refused.json()["error"]
+
+
+def test_candidates_that_an_answer_has_no_room_for_are_refused(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        client.state.limits = Limits(candidate_characters=2 * 3 * len("a [MASK] [MASK]"))
+        body = {"inputs": "a [MASK] [MASK]"}
+        answers = [await client.post("/fill-mask", {**body, "parameters": {"top_k": n}}) for n in (3, 4)]
+        return answers, client.state.engine.waiting()
+
+    (fits, refused), waiting = serve(work, "masked")
+    assert fits.status_code == 200 and refused.status_code == 422 and waiting == (0, 0)
+    assert "ask for fewer" in refused.json()["error"]
+
+
+def test_texts_to_tokenize_are_limited_together(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        client.state.limits = Limits(characters=20)
+        return [await client.post("/tokenize", {"inputs": ["the river!"] * n}) for n in (2, 3)]
+
+    fits, refused = serve(work, "masked")
+    assert fits.status_code == 200 and refused.status_code == 422
+    assert "texts of 30 characters; this server splits at most 20" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_is_answered_by_one_model_even_if_another_is_loaded_meanwhile(
+    serve: Serve, predictors: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    torch.manual_seed(1)
+    other = TiedLM(Gpt(predictors["gpt"].loaded.objective.encoder.config), TiedLMConfig()).eval()
+    loaded = dataclasses.replace(predictors["gpt"].loaded, objective=other)
+    later = Hosted("gpt", Path("gpt"), dataclasses.replace(predictors["gpt"], loaded=loaded))
+    own = predictors["gpt"].generate("the old", how="greedy", max_new_tokens=4).text
+    assert later.model.generate("the old", how="greedy", max_new_tokens=4).text != own
+
+    async def work(client: Client) -> str:
+        search = client.state.engine.search
+
+        async def swapping(*given: Any) -> Any:
+            found = await search(*given)
+            client.state.models["gpt"] = later
+            return found
+
+        monkeypatch.setattr(client.state.engine, "search", swapping)
+        body = {"model": "gpt", "prompt": ["the old"] * 2, "max_tokens": 4, "temperature": 0, "stream": stream}
+        return (await client.post("/v1/completions", body)).text
+
+    text = serve(work, "gpt")
+    events = [json.loads(line.removeprefix("data: ")) for line in text.split("\n") if "choices" in line]
+    parts = [(choice["index"], choice["text"]) for event in events for choice in event["choices"]]
+    assert ["".join(part for index, part in parts if index == n) for n in (0, 1)] == [own, own]
+
+
+def test_tags_are_those_of_the_model_that_was_asked(
+    serve: Serve, predictors: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(client: Client) -> int:
+        ask = client.state.engine.ask
+
+        async def swapping(*given: Any) -> Any:
+            found = await ask(*given)
+            client.state.models["tag"] = client.state.models["classify"]
+            return found
+
+        monkeypatch.setattr(client.state.engine, "ask", swapping)
+        return int((await client.post("/models/tag/pipeline/token-classification", {"inputs": "the old"})).status_code)
+
+    assert serve(work, "classify", "tag") == 200
 
 
 def test_translation_is_the_models_own(serve: Serve, predictors: dict[str, Any]) -> None:

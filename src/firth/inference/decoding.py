@@ -139,8 +139,11 @@ def filtered(log_probs: Float[Tensor, "R V"], temperature: float, top_k: int, to
     # Relative to the most probable token, so that the lowest temperatures give no infinities.
     best = ((scores - scores.amax(1, keepdim=True)) / temperature).topk(n_kept)
     ordered = best.values.softmax(1).float()
-    # A token stays if those before it hold less than top_p: the first one always stays.
-    ordered = ordered.masked_fill(ordered.cumsum(1) - ordered >= top_p, 0) if top_p < 1 else ordered
+    if top_p < 1:
+        # A token stays if those before it hold less than top_p; the first one stays even if top_p rounds to 0.
+        beyond = ordered.cumsum(1) - ordered >= top_p
+        beyond[:, 0] = False
+        ordered = ordered.masked_fill(beyond, 0)
     kept = torch.zeros_like(log_probs, dtype=torch.float32).scatter_(1, best.indices, ordered)
     return kept / kept.sum(1, keepdim=True)
 

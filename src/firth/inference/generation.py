@@ -172,8 +172,8 @@ def prompt_row(loaded: Loaded, model: LanguageModel, prompt: str, length: int) -
         if not length:
             raise LengthError(f"{shown} has {len(row)} tokens, the model reads at most {loaded.max_length}: shorten it")
         raise LengthError(
-            f"{shown} has {len(row)} tokens; with max_new_tokens={length} that exceeds the model's maximum of "
-            f"{loaded.max_length}: shorten the text, or lower max_new_tokens"
+            f"{shown} has {len(row)} tokens; {length} more exceed the model's maximum of "
+            f"{loaded.max_length}: shorten the text, or generate fewer tokens"
         )
     return row
 

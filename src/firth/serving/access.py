@@ -116,11 +116,11 @@ def read_keys(file: Path | None) -> list[str]:
             mode = file.stat().st_mode
             if mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise ConfigError(f"--key-file {file}: others can read it: chmod 600 {file}")
-            lines = file.read_text("utf-8").splitlines()
+            lines = file.read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8"
             raise ConfigError(f"--key-file {file}: cannot be read: {reason}") from None
-        keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        keys = [line for line in map(str.strip, lines) if line and not line.startswith("#")]
         if not keys:
             raise ConfigError(f"--key-file {file}: has no key; expected one a line")
         found += keys

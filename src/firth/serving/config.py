@@ -21,6 +21,7 @@ class Limits:
     drain_s: float = option(30.0, "after SIGTERM, how long accepted requests may take to end")
     new_tokens: int = option(512, "tokens that one request may have generated, in all its prompts; not of translations")
     prompt_tokens: int = option(1_024, "tokens of a prompt or a text to translate, read in one step; more: 422")
+    candidate_characters: int = option(2_000_000, "characters in an answer of /fill-mask; more are refused with 422")
     vector_numbers: int = option(2_000_000, "numbers in an answer of /embed_all; more are refused with 422")
 
     def __post_init__(self) -> None:

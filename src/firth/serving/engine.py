@@ -8,9 +8,9 @@ answered by the tokenizer threads again; for a short body, the event loop's thre
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -102,8 +102,9 @@ class Engine:
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self.tokenizers = ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenizer")
         self.searches = ThreadPoolExecutor(_SEARCHES, "search")
-        # By client, for as long as one of its searches runs or waits.
+        # By client, for as long as one of its searches, or texts of it that are only tokenised, run or wait.
         self._turns: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        self._tokenizer_turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         # Learning from labels runs for one client at a time, in a thread that no search waits for.
         self.learners = ThreadPoolExecutor(1, "learner")
 
@@ -281,6 +282,23 @@ class Engine:
                 return await asyncio.get_running_loop().run_in_executor(self.tokenizers, make)
         except TimeoutError:
             raise _late() from None
+
+    @asynccontextmanager
+    async def tokenizer_turn(self, caller: Caller) -> AsyncIterator[None]:
+        """A context that one request of a client holds at a time: the tokenizer threads have no queue that is fair.
+
+        RefusalError 504 after the deadline.
+        """
+        turn = self._tokenizer_turns.setdefault(caller.client, asyncio.Lock())
+        try:
+            async with _until_deadline(caller):
+                await turn.acquire()
+        except TimeoutError:
+            raise _late() from None
+        try:
+            yield
+        finally:
+            turn.release()
 
     async def ask(self, job: Job, caller: Caller) -> Any:
         """Return the answers to a question. If cancelled, it leaves the queue: waiting rows are not computed."""

@@ -18,6 +18,7 @@ from firth.serving.asking import (
     request_body,
     validated,
 )
+from firth.serving.hosted import Hosted
 from firth.serving.labels import label_scores
 from firth.serving.refusals import RefusalError
 from firth.serving.searches import check_writing, generate, prompt_ids, translate
@@ -170,8 +171,7 @@ def _parameters(body: TaskBody, kind: type[Any]) -> Any:
     return validated(_PARAMETERS[kind], given, "parameters")
 
 
-async def _predictions(context: Context, task: str, items: list[Any]) -> list[tuple[Any, Any]]:
-    hosted = context.hosted("predict")
+async def _predictions(context: Context, hosted: Hosted, task: str, items: list[Any]) -> list[tuple[Any, Any]]:
     if TASK_ROUTES.get(hosted.task) != task:
         message = f"{hosted.name} is a model for {hosted.task}: ask POST {TASK_ROUTES[hosted.task]}"
         raise RefusalError(400, "task", message)
@@ -191,7 +191,7 @@ async def classification(context: Context, body: TaskBody) -> Any:
     items = [text if second is None else (text, second) for text, second in pairs]
     two, pair = '["first text", "second text"]', '{"text": "first text", "text_pair": "second text"}'
     context.check_pairs(hosted, items, f'{{"inputs": {two}}}', f'{{"inputs": {pair}}}')
-    answers = await _predictions(context, "/text-classification", items)
+    answers = await _predictions(context, hosted, "/text-classification", items)
     # Nested for one text as well: clients take the first element.
     return [label_scores(hosted, answer, options.top_k) for _, answer in answers]
 
@@ -210,9 +210,9 @@ async def tokens(context: Context, body: TaskBody) -> Any:
     options = _parameters(body, TokenParameters)
     refuse_other("aggregation_strategy", options.aggregation_strategy, None, "simple", "first", "average", "max")
     refuse_other("stride", options.stride, None)
-    answers = await _predictions(context, "/token-classification", context.texts(inputs))
-    of_entities = context.hosted("predict").tags_entities
-    found = [_entities(record, answer, options.ignore_labels, of_entities) for record, answer in answers]
+    hosted = context.hosted("predict")  # a reload may replace it before the answers are there
+    answers = await _predictions(context, hosted, "/token-classification", context.texts(inputs))
+    found = [_entities(record, answer, options.ignore_labels, hosted.tags_entities) for record, answer in answers]
     return found if several else found[0]
 
 
@@ -238,7 +238,7 @@ async def question(context: Context, body: TaskBody) -> Any:
     context.texts([one.question for one in inputs], "question")
     context.texts([one.context for one in inputs], "context")
     items = [{"question": one.question, "context": one.context} for one in inputs]
-    answers = await _predictions(context, "/question-answering", items)
+    answers = await _predictions(context, context.hosted("predict"), "/question-answering", items)
     may_refuse = options.handle_impossible_answer is not False
     found = [_answers(answer, options.top_k, may_refuse) for _, answer in answers]
     return found if several else found[0]
@@ -260,15 +260,33 @@ async def mask(context: Context, body: TaskBody) -> Any:
     top_k = _parameters(body, MaskParameters).top_k
     hosted = context.hosted("fill-mask")
     texts = context.texts(inputs)
+    _check_candidates(context, texts, top_k)
     found = await context.ask(hosted.fill_mask(texts, top_k))
-    numbers = await context.aside(lambda: _numbers(hosted, found))
-    made = [[_filled(text, mask, numbers) for mask in masks] for text, masks in zip(texts, found, strict=True)]
+
+    def make() -> list[Any]:
+        numbers = _numbers(hosted, found)
+        return [[_filled(text, mask, numbers) for mask in masks] for text, masks in zip(texts, found, strict=True)]
+
+    made = await context.aside(make)
     # One list for a text with one mask, a list per mask for others, as in Hugging Face's pipeline.
     by_text = [masks[0] if len(masks) == 1 else masks for masks in made]
     return by_text if several else by_text[0]
 
 
-def _numbers(hosted: Any, found: list[Any]) -> dict[str, int]:
+def _check_candidates(context: Context, texts: Sequence[str], top_k: int) -> None:
+    """Raise RefusalError for more candidates than an answer has room for: each repeats its text."""
+    from firth.inference.masks import MASK
+
+    most = context.state.limits.candidate_characters
+    if (size := sum(text.count(MASK) * top_k * len(text) for text in texts)) > most:
+        message = (
+            f"top_k={top_k}: candidates in their texts have {size:,} characters; this server answers with at most "
+            f"{most:,}: ask for fewer, or send fewer masks or shorter texts"
+        )
+        raise RefusalError(422, "option", message, "top_k")
+
+
+def _numbers(hosted: Hosted, found: list[Any]) -> dict[str, int]:
     """The id of each candidate's token."""
     wanted = {candidate.token for masks in found for mask in masks for candidate in mask.candidates}
     return {piece: i for i, piece in enumerate(hosted.model.loaded.tokenizer.pieces) if piece in wanted}
@@ -293,7 +311,8 @@ def _filled(text: str, mask: Any, numbers: dict[str, int]) -> list[dict[str, Any
 async def translation(context: Context, body: TaskBody) -> Any:
     inputs, _ = await _inputs(context, body, "texts")
     options = _parameters(body, TranslationParameters)
-    found = await translate(context, context.texts(inputs), options.num_beams, options.length_penalty)
+    hosted, texts = context.hosted("translate"), context.texts(inputs)
+    found = await translate(context, hosted, texts, options.num_beams, options.length_penalty)
     return [{"translation_text": text} for text in found]
 
 
@@ -311,11 +330,12 @@ async def generation(context: Context, body: TaskBody) -> Any:
         raise RefusalError(422, "option", "do_sample is not supported with num_beams: leave one out", "do_sample")
     check_writing(context, o.max_new_tokens, len(inputs), beam=o.num_beams)
     texts, found = context.texts(inputs), []
-    await prompt_ids(context, context.hosted("generate"), texts)
+    hosted = context.hosted("generate")
+    await prompt_ids(context, hosted, texts)
     for text in texts:
         writing = {"how": how, "max_new_tokens": o.max_new_tokens, "beam": o.num_beams, "seed": o.seed}
         writing |= {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p}
-        made = await generate(context, text, writing)
+        made = await generate(context, hosted, text, writing)
         found.append([{"generated_text": (text if o.return_full_text else "") + made.text}])
     return found if several else found[0]
 
@@ -332,8 +352,9 @@ async def features(context: Context, body: FeatureBody) -> Any:
 async def choice(context: Context, body: TaskBody) -> Any:
     inputs, several = await _inputs(context, body, "choices")
     refuse_other("parameters", body.parameters, None, {})
-    answers = await _predictions(context, "/multiple-choice", choice_items(context, inputs))
-    found = [_choice(context, answer) for _, answer in answers]
+    hosted = context.hosted("predict")
+    answers = await _predictions(context, hosted, "/multiple-choice", choice_items(context, inputs))
+    found = [_choice(hosted, answer) for _, answer in answers]
     return found if several else found[0]
 
 
@@ -347,9 +368,9 @@ def choice_items(context: Context, inputs: Sequence[ChoiceInputs]) -> list[dict[
     return [{"text": one.text, "question": one.question, "choices": one.choices} for one in inputs]
 
 
-def _choice(context: Context, answer: Chosen) -> dict[str, Any]:
+def _choice(hosted: Hosted, answer: Chosen) -> dict[str, Any]:
     """Format a choice; below the model's threshold it is null, with all scores unchanged."""
-    if context.hosted("predict").abstains(max(answer.probabilities)):
+    if hosted.abstains(max(answer.probabilities)):
         return {"choice": None, "label": None, "scores": list(answer.probabilities)}
     return {"choice": answer.choice, "label": answer.text, "scores": list(answer.probabilities)}
 

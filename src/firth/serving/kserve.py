@@ -105,9 +105,14 @@ async def infer(context: Context, body: InferBody) -> Any:
     if not set(names) <= set(known):
         raise RefusalError(422, "body", f"outputs: this model has {', '.join(known)}", "outputs")
     items = await context.aside(lambda: _items(context, hosted, tensors))
-    found = await _answers(context, hosted, items)
+    answers = await context.ask(hosted.predict(items) if "predict" in hosted.abilities else hosted.embed(items))
     binary = {name: all_binary if chosen.get(name) is None else chosen[name] for name in names}
-    return _response(hosted, body.id, {name: found[name] for name in names}, known, binary)
+
+    def make() -> Any:
+        found = _tensors(hosted, answers)
+        return _response(hosted, body.id, {name: found[name] for name in names}, known, binary)
+
+    return await context.aside(make)
 
 
 def _parameter(name: str, parameters: dict[str, Any], known: str, kind: type[T]) -> T | None:
@@ -181,10 +186,11 @@ def unpack_strings(data: memoryview) -> list[str]:
     return texts
 
 
-async def _answers(context: Context, hosted: Hosted, items: list[Any]) -> dict[str, Any]:
+def _tensors(hosted: Hosted, found: list[Any]) -> dict[str, Any]:
+    """The values of each tensor; ``found``: vectors, or answers with their records."""
     if "predict" not in hosted.abilities:
-        return {"embedding": np.stack(await context.ask(hosted.embed(items)))}
-    answers = [answer for _, answer in await context.ask(hosted.predict(items))]
+        return {"embedding": np.stack(found)}
+    answers = [answer for _, answer in found]
     if hosted.task == "classify":
         return {
             "label": [None if hosted.abstains(a.probability) else a.label for a in answers],
@@ -193,12 +199,12 @@ async def _answers(context: Context, hosted: Hosted, items: list[Any]) -> dict[s
         }
     if hosted.task == "regress":
         return {"value": np.array([a.value for a in answers])}
-    found = [asdict(answer) for answer in answers]
+    plain = [asdict(answer) for answer in answers]
     if hosted.task == "choose":
-        for one in found:
+        for one in plain:
             if hosted.abstains(max(one["probabilities"])):
                 one |= {"choice": None, "text": None}
-    return {"prediction": [orjson.dumps(one).decode() for one in found]}
+    return {"prediction": [orjson.dumps(one).decode() for one in plain]}
 
 
 def _items(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> list[Any]:

@@ -20,6 +20,7 @@ from firth.serving.asking import (
     refuse_other,
     request_body,
 )
+from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
 from firth.serving.searches import check_writing, generate, generate_parts, prompt_ids
 
@@ -108,12 +109,12 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
     }
     head |= {"created": 0}
     if body.stream:
-        parts = _events(context, hosted.name, wanted, head)
+        parts = _events(context, hosted, wanted, head)
         first = await anext(parts)  # errors are reported before the stream begins
         return StreamingResponse(_from(first, parts), media_type="text/event-stream")
     choices, written, read = [], 0, sum(map(len, rows))
     for index, (prompt, _, writing) in enumerate(wanted):
-        made = await generate(context, prompt, writing, hosted.name)
+        made = await generate(context, hosted, prompt, writing)
         written += len(made.tokens)
         choices.append({"index": index, "text": made.text, "logprobs": None, "finish_reason": "length"})
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
@@ -135,13 +136,13 @@ def _writing(body: CompletionsBody, tokens: int, seed: int) -> dict[str, Any]:
 
 
 async def _events(
-    context: Context, name: str, wanted: list[tuple[str, list[int], dict[str, Any]]], head: dict[str, Any]
+    context: Context, hosted: Hosted, wanted: list[tuple[str, list[int], dict[str, Any]]], head: dict[str, Any]
 ) -> AsyncGenerator[bytes]:
     """Server-sent events: one per part of a text, then [DONE]; an error in the middle is the last event."""
     begun = False
     try:
         for index, (prompt, ids, writing) in enumerate(wanted):
-            async with aclosing(generate_parts(context, prompt, ids, writing, name)) as parts:
+            async with aclosing(generate_parts(context, hosted, prompt, ids, writing)) as parts:
                 async for part in parts:
                     begun = True
                     yield _event(head | {"choices": [{"index": index, "text": part, "finish_reason": None}]})

@@ -88,7 +88,7 @@ async def cross_attention(context: Context, body: CrossAttentionBody) -> Any:
         from firth.inference.translating import Search
 
         search = Search()
-        (target,) = await translate(context, [source], search.beam, search.length_penalty)
+        (target,) = await translate(context, hosted, [source], search.beam, search.length_penalty)
     else:
         (target,) = context.texts([body.target], "target")
     (translated,) = await _tokens(context, hosted, [target])

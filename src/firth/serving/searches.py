@@ -29,20 +29,18 @@ async def prompt_ids(context: Context, hosted: "Hosted", texts: list[str], name:
     return rows
 
 
-async def generate(context: Context, prompt: str, writing: dict[str, Any], name: str | None = None) -> "Continuation":
+async def generate(context: Context, hosted: "Hosted", prompt: str, writing: dict[str, Any]) -> "Continuation":
     """Continue a prompt; equal requests get equal continuations, whatever other requests run at the same time."""
-    hosted = context.hosted("generate", name)
     return await context.state.engine.search(context.caller, hosted, _run(hosted, prompt, writing, None))
 
 
 async def generate_parts(
-    context: Context, prompt: str, ids: list[int], writing: dict[str, Any], name: str | None = None
+    context: Context, hosted: "Hosted", prompt: str, ids: list[int], writing: dict[str, Any]
 ) -> AsyncGenerator[str]:
     """Yield a continuation in parts, as soon as tokens are known; joined, they are the text. ``ids``: the prompt's."""
     from firth.inference.generation import follows_unwritten
     from firth.text.tokenizer_kinds import PREFIX
 
-    hosted = context.hosted("generate", name)
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[int | None]()
     tokenizer, sent = hosted.model.loaded.tokenizer, ""
     # The text of a token depends only on the one before it; special tokens are not written at all.
@@ -96,11 +94,12 @@ def _run(
     return run
 
 
-async def translate(context: Context, texts: list[str], beam: int, length_penalty: float) -> list[str]:
+async def translate(
+    context: Context, hosted: "Hosted", texts: list[str], beam: int, length_penalty: float
+) -> list[str]:
     """Translate each text."""
     from firth.inference.translating import Search, translate_stream
 
-    hosted = context.hosted("translate")
     search, model = Search(beam=beam, length_penalty=length_penalty), hosted.model
     _check_beam(beam)
     await prompt_ids(context, hosted, texts)

@@ -62,8 +62,10 @@ def named_models(given: Sequence[str]) -> tuple[tuple[str, Path], ...]:
         name, equals, path = one.partition("=")
         if not equals:
             name, path = _own_name(Path(one)), one
-        if not name or not path or any(not (c.isalnum() or c in "-_.") for c in name):
-            raise ConfigError(f"{one!r}: expected NAME=PATH, with letters, digits, '-', '_' and '.' in the name")
+        if not path or not any(map(str.isalnum, name)) or any(not (c.isalnum() or c in "-_.") for c in name):
+            raise ConfigError(
+                f"{one!r}: expected NAME=PATH, with letters or digits, and maybe '-', '_' and '.', in the name"
+            )
         if name in found:
             raise ConfigError(f"two models are called {name!r}: {found[name]} and {path}; give one another NAME=PATH")
         found[name] = Path(path)

@@ -1,11 +1,13 @@
 """The routes of text-embeddings-inference."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from firth.serving.asking import (
+    TASK_ROUTES,
     Context,
     Listed,
     Route,
@@ -22,6 +24,8 @@ from firth.serving.refusals import RefusalError
 from firth.tasks.predictions import Labelled, Valued
 
 Direction = Literal["left", "right", "Left", "Right"]
+# Pairs of labels of which one says that a text answers a query, with that one second; also ``not_X`` and X.
+_RELEVANT = (("0", "1"), ("false", "true"), ("no", "yes"), ("negative", "positive"))
 
 
 @request_body
@@ -131,7 +135,9 @@ async def embed_all(context: Context, body: EmbedAllBody) -> Any:
 async def predict(context: Context, body: PredictBody) -> Any:
     hosted = context.hosted("predict")
     if hosted.task not in ("classify", "multilabel", "regress"):
-        raise RefusalError(400, "task", f"{hosted.name} is a model for {hosted.task}, which has no labels for a text")
+        raise RefusalError(
+            400, "task", f"{hosted.name} is a model for {hosted.task}: ask POST {TASK_ROUTES[hosted.task]}"
+        )
     refuse_other("raw_scores", body.raw_scores, False)
     inputs = body.inputs
     several = isinstance(inputs, list) and (not inputs or isinstance(inputs[0], list))
@@ -165,23 +171,39 @@ async def rerank(context: Context, body: RerankBody) -> Any:
     if not ranks or hosted.pairs is False:
         message = f"{hosted.name} does not rank: expected a model for pairs, of values or of two labels"
         raise RefusalError(400, "task", message)
+    relevant = "" if hosted.task == "regress" else relevant_label(hosted.predictor.labels)
+    if relevant is None:
+        message = (
+            f"{hosted.name} does not say which of its labels, {' and '.join(hosted.predictor.labels)}, is that of "
+            "relevant texts: expected X and not_X, no and yes, false and true, or 0 and 1"
+        )
+        raise RefusalError(400, "task", message)
     refuse_other("raw_scores", body.raw_scores, False)
     context.texts([body.query], "query")
     texts = context.texts(body.texts, "texts")
     answers = await context.ask(hosted.predict([(body.query, text) for text in texts]))
-    scores = [_relevance(answer) for _, answer in answers]
+    scores = [_relevance(answer, relevant) for _, answer in answers]
     found = [
         {"index": i, "score": scores[i]} | ({"text": texts[i]} if body.return_text else {}) for i in range(len(texts))
     ]
     return sorted(found, key=lambda one: -one["score"])
 
 
-def _relevance(answer: Any) -> float:
-    """A value, or the probability of the second of two labels."""
+def relevant_label(labels: Sequence[str]) -> str | None:
+    """The one of two labels that says that a text answers a query; None if their names do not tell."""
+    for first, second in (labels, labels[::-1]):
+        denied, stated = first.lower(), second.lower()
+        if (denied, stated) in _RELEVANT or re.fullmatch(f"(not?|non)[ _-]{re.escape(stated)}", denied):
+            return second
+    return None
+
+
+def _relevance(answer: Any, relevant: str) -> float:
+    """A value, or the probability of the relevant label."""
     if isinstance(answer, Valued):
         return answer.value
     assert isinstance(answer, Labelled)
-    return list(answer.probabilities.values())[1]
+    return answer.probabilities[relevant]
 
 
 async def similarity(context: Context, body: SimilarityBody) -> Any:
@@ -197,8 +219,13 @@ async def tokenize(context: Context, body: TokenizeBody) -> Any:
     hosted = context.hosted("embed")
     refuse_other("prompt_name", body.prompt_name, None)
     texts = context.texts(as_list(body.inputs))
+    most, given = context.state.limits.characters, sum(map(len, texts))
+    if given > most:
+        message = f"inputs: texts of {given:,} characters; this server splits at most {most:,} in one request"
+        raise RefusalError(422, "length", message, "inputs")
     context.admit()
-    return await context.aside(lambda: token_lists(hosted, texts, special=body.add_special_tokens))
+    async with context.state.engine.tokenizer_turn(context.caller):
+        return await context.aside(lambda: token_lists(hosted, texts, special=body.add_special_tokens))
 
 
 def token_lists(hosted: Hosted, texts: Sequence[str], *, special: bool = True) -> list[list[dict[str, Any]]]:

@@ -20,22 +20,31 @@ function headers() {
   return { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) };
 }
 
+// What the server says of a request; other errors are of the connection, and their words are the browser's.
+class Refusal extends Error {}
+
 // What the server refuses, in the words of its protocol; a key is typed here, not sent as a header by hand.
 async function refusal(response) {
   const found = await response.json();
-  return new Error(response.status === 401 ? say("locked") : found.error?.message ?? found.error);
+  return new Refusal(response.status === 401 ? say("locked") : found.error?.message ?? found.error);
 }
 
-async function ask(path, body) {
-  const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
+function words_of(error) {
+  if (error instanceof Refusal) return error.message;
+  console.error(error);
+  return say("failed");
+}
+
+async function ask(path, body, signal) {
+  const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body), signal };
   const response = await fetch(path, { ...options, headers: headers() });
   if (!response.ok) throw await refusal(response);
   return response.json();
 }
 
 // The events of an answer that comes in parts: `heard` is called with all that are there, after each.
-async function listen(path, body, heard) {
-  const response = await fetch(path, { method: "POST", body: JSON.stringify(body), headers: headers() });
+async function listen(path, body, signal, heard) {
+  const response = await fetch(path, { method: "POST", body: JSON.stringify(body), headers: headers(), signal });
   if (!response.ok) throw await refusal(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(), events = [];
   let rest = "";
@@ -47,7 +56,7 @@ async function listen(path, body, heard) {
     const found = parts.filter((part) => part !== "data: [DONE]").map((part) => JSON.parse(part.slice("data: ".length)));
     events.push(...found.filter((event) => !event.error));
     heard(events);
-    for (const { error } of found) if (error) throw new Error(error);
+    for (const { error } of found) if (error) throw new Refusal(error);
   }
 }
 
@@ -123,29 +132,39 @@ function panel(about, given_examples, { name, fields: fields_of, path, body, sho
   };
   new ResizeObserver(reach).observe(found);
   const given = () => Object.fromEntries(fields.map((field) => [field, inputs[field].value]));
-  const show_curl = () => {
-    const data = quoted(JSON.stringify(body(given())));
+  const show_curl = (sent) => {
+    const data = quoted(JSON.stringify(sent));
     // A key stays out of what is copied and shown: the shell has it in a variable.
     const key = byId("key").value ? ' -H "authorization: Bearer $FIRTH_API_KEY"' : "";
     curl.textContent = `curl ${location.origin}${url} -H "content-type: application/json"${key} -d ${data}`;
   };
-  form.oninput = show_curl;
-  show_curl();
+  form.oninput = () => show_curl(body(given()));
+  show_curl(body(given()));
+  // Of several runs the last one is shown; the server drops the others.
+  let last = new AbortController();
   const button = make("button", { type: "submit" }, say("run"));
   form.append(button);
   form.onsubmit = async (event) => {
     event.preventDefault();
-    const values = given();
+    last.abort();
+    const mine = last = new AbortController();
+    const values = given(), sent = body(values);
     found.setAttribute("aria-busy", "true");
     button.textContent = say("busy");
     if (parts) found.replaceChildren();
     try {
-      if (parts) await listen(url, body(values), (events) => found.replaceChildren(...show(events)));
-      else found.replaceChildren(...show(await ask(url, body(values)), values, inputs, about));
+      if (parts) {
+        await listen(url, sent, mine.signal, (events) => found.replaceChildren(...show(events)));
+      } else {
+        const answered = await ask(url, sent, mine.signal);
+        if (mine !== last) return;
+        found.replaceChildren(...show(answered, values, inputs, about));
+      }
       if (!found.hasChildNodes()) found.replaceChildren(make("p", {}, say("none")));
-      show_curl();
+      show_curl(sent);
     } catch (error) {
-      const wrong = make("p", { class: "wrong" }, error.message || say("failed"));
+      if (mine !== last) return;
+      const wrong = make("p", { class: "wrong" }, words_of(error));
       if (parts) found.append(wrong);
       else found.replaceChildren(wrong);
     }
@@ -201,7 +220,7 @@ async function begin() {
 }
 
 const told = (work) => work().catch((error) => {
-  byId("about").textContent = error.message || say("failed");
+  byId("about").textContent = words_of(error);
 });
 
 byId("model").onchange = () => told(show_model);
