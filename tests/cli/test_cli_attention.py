@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from firth import load
+from firth.folder import read_model, write_model
+from firth.tasks.config import ClassifyConfig
+from firth.tasks.table import TASKS
 
 
 def test_a_picture_is_written(firth, tiny_run: Path, tmp_path: Path) -> None:
@@ -35,6 +38,7 @@ def test_numbers_as_json(firth, tiny_run: Path) -> None:
         (["a", "--out", "x.jpg"], ["x.jpg", "new .png or .svg file"]),
         (["a", "--out", "absent/x.png"], ["absent/x.png", "new .png or .svg file"]),
         (["the old farmer " * 40, "--json"], ["at most 64", "shorten"]),
+        (["  ", "--json"], ["has no tokens", "a word in it"]),
     ],
 )
 def test_what_cannot_be_shown(
@@ -83,6 +87,15 @@ def test_measures_of_heads(firth, tiny_run: Path) -> None:
     assert len(lines) == 3 and lines[1].startswith("  layer 1")
     assert "measures whole heads" in firth("attention", tiny_run, text, "--show", "importance", "--cross").complaint
     assert "has no cross-attention" in firth("attention", tiny_run, text, "--cross", "--json").complaint
+
+
+def test_a_model_that_predicts_no_tokens_has_no_importance_of_heads(firth, tiny_run: Path, tmp_path: Path) -> None:
+    loaded = read_model(tiny_run)
+    classifier = TASKS["classify"].model(loaded.objective.encoder, ClassifyConfig(labels=("a", "b")))
+    (tmp_path / "m").mkdir()
+    write_model(tmp_path / "m", loaded.system_name, "classify", classifier, loaded.tokenizer, {})
+    refused = firth("attention", tmp_path / "m", "the old farmer", "--show", "importance")
+    assert refused.code == 2 and "give a pre-trained BERT or GPT" in refused.complaint
 
 
 @pytest.mark.parametrize("show", ["importance", "saturation"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from published_folders import PIECES, encoder_alone, fine_tuned, masked, publish, weights
+from tiny_language_models import tiny_language_model
 
 from firth.folder import PRETRAINING, read_model, write_model
 from firth.formats.table import open_model
@@ -121,6 +122,18 @@ def test_rules_that_other_files_cannot_hold_are_named(
     assert result.code == 0 and (said in result.out if said else "head." not in result.out), result.out
     file = ["--input", "FILE"] if task == "answer" else ["TEXT"]
     assert f"next: firth predict {tmp_path / 'hf'} {' '.join(file)}\n" in result.out
+
+
+def test_a_fine_tuned_gpt_stays_here_and_a_language_model_goes_on_writing(firth, tmp_path: Path) -> None:
+    model = tiny_language_model("gpt")
+    classifier = TASKS["classify"].model(model.loaded.objective.encoder, ClassifyConfig(labels=("a", "b")))
+    for name, task, objective in (("tuned", "classify", classifier), ("lm", PRETRAINING, model.loaded.objective)):
+        (tmp_path / name).mkdir()
+        write_model(tmp_path / name, "gpt", task, objective, model.loaded.tokenizer, {})
+    refused = firth("convert", tmp_path / "tuned", "--as", "hf", "--out", tmp_path / "hf")
+    assert refused.code == 2 and "only Firth has, which firth predict and firth serve run" in refused.complaint
+    done = firth("convert", tmp_path / "lm", "--out", tmp_path / "again")
+    assert done.out.splitlines()[-1] == f"next: firth generate {tmp_path / 'again'} TEXT"
 
 
 def test_casing_and_vocabulary_from_the_flags(firth, tmp_path: Path) -> None:

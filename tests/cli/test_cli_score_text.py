@@ -65,6 +65,9 @@ def test_pairs_are_summed_up_by_field(firth, tiny_run: Path, pairs: Path) -> Non
     assert done.code == 0 and "mean over paradigms" in done.out
     found = json.loads(firth("score-text", tiny_run, "--pairs", pairs, "--json").out)
     assert set(found["paradigm"]) == {"u", "v"} and found["all"]["pairs"] == 2
+    pairs.write_text('{"sentence_good": "a good one", "sentence_bad": "a bad one"}\n')
+    names = [line.split("  ")[1] for line in firth("score-text", tiny_run, "--pairs", pairs).out.splitlines()]
+    assert names == ["(no field)", "mean over paradigms", "pairs"]
 
 
 def test_what_is_wrong_is_said_in_one_line(firth, tiny_run: Path, pairs: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from firth.objectives.bilm import BilmLM
 from firth.objectives.config import BilmLMConfig
 from firth.systems import SYSTEMS
 from firth.text.tokenizer import Tokenizer
-from firth.text.tokenizer_kinds import SPECIALS
+from firth.text.tokenizer_kinds import SPECIALS, WORDS
 
 h5py = pytest.importorskip("h5py")
 
@@ -250,6 +250,30 @@ def test_a_vocabulary_of_theirs(tmp_path: Path) -> None:
     file.write_text("<S>\nthe\n")
     with pytest.raises(InputError, match="lacks </S> <UNK>"):
         read_vocabulary(file)
+
+
+def test_a_vocabulary_of_ours(tmp_path: Path) -> None:
+    Tokenizer.from_words([*WORDS.specials, "The", "cat", ","], lowercase=False).save(tmp_path / "words")
+    for file in (tmp_path / "words", tmp_path / "words" / "tokenizer.json"):
+        tokenizer = read_vocabulary(file)
+        assert tokenizer.pieces[4:] == ["The", "cat", ","] and len(tokenizer.encode("The cat,").ids) == 2
+    done = convert(written(tmp_path / "e"), tmp_path / "m", vocab=tmp_path / "words" / "tokenizer.json")
+    assert "7 tokens" in dict(done.facts)["sizes"]
+    Tokenizer.from_words([*WORDS.specials, "the"], lowercase=True).save(tmp_path / "lower")
+    Tokenizer.from_vocab(SPECIALS, lowercase=False).save(tmp_path / "pieces")
+    for name, found in (("lower", "words in lower case"), ("pieces", "a WordPiece vocabulary")):
+        with pytest.raises(InputError, match=f"{found}: expected words as they are written"):
+            read_vocabulary(tmp_path / name)
+
+
+def test_a_model_that_splits_at_punctuation_says_that_others_do_not(tmp_path: Path) -> None:
+    spaced = convert(written(tmp_path / "e"), tmp_path / "m")
+    words = Tokenizer.from_words([*WORDS.specials, "a"], lowercase=False)
+    loaded = read_model(spaced.out)
+    (tmp_path / "own").mkdir()
+    write_model(tmp_path / "own", "elmo", PRETRAINING, loaded.objective, words.with_words(loaded.tokenizer.pieces), {})
+    facts = [dict(convert(tmp_path / name, tmp_path / f"{name}-again", "elmo").facts) for name in ("m", "own")]
+    assert "text" not in facts[0] and "this model at punctuation too" in facts[1]["text"]
 
 
 def test_only_elmo_is_written_so(tmp_path: Path) -> None:

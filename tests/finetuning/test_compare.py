@@ -196,7 +196,7 @@ def test_a_budget_too_short_says_what_was_skipped(files: Path, tmp_path: Path, t
     assert found.results["minutes_for_all"] == 1
     assert "with --minutes 1 the same command does what was skipped, and keeps what is done" in heard
     page = (tmp_path / "c" / "report.html").read_text("utf-8")
-    assert "Skipped for lack of time" in page and "With --minutes 1 the same command" in page
+    assert "<h2>Skipped</h2>" in page and "With --minutes 1 the same command" in page
 
 
 def test_a_first_fit_that_would_take_too_long_is_skipped(
@@ -220,6 +220,22 @@ def test_taggers_are_compared_with_the_commonest_tag(
     printed = capsys.readouterr().out
     assert "baseline" in printed and "entity_f1" in printed and "fine-tuned" in printed and "next: " in printed
     assert firth.load(tmp_path / "c" / "model").task == "tag"
+
+
+def test_a_draw_without_a_rare_label_says_so(tmp_path: Path) -> None:
+    lines = [
+        f"{verb} the {thing} {n}\t{label}"
+        for verb, label in (("open", "a"), ("shut", "b"))
+        for n in range(6)
+        for thing in THINGS
+    ]
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text("\n".join(["text\tlabel", *lines, "call Bo\trare"]) + "\n", "utf-8")
+    told: list[str] = []
+    results = compare("classify", config(tmp_path), tmp_path / "c", sizes=(20,), tell=told.append).results
+    note = "with 20 labels: labels without a training example, which cannot be learned: 'rare'"
+    assert any(line.startswith(note) for line in told) and any(line.startswith(note) for line in results["notes"])
+    assert not results["skipped"]
 
 
 def test_a_draw_without_a_rare_label_is_left_out(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from firth.errors import InputError
 from firth.inference.word_table import Ngrams, WordTable, open_table
 from firth.vectors.folder import VectorOptions, convert_vectors
-from firth.vectors.scores import AnalogyQuestion, Section, analogies, read_pairs, read_questions, similarity
+from firth.vectors.scores import AnalogyQuestion, Pair, Section, analogies, read_pairs, read_questions, similarity
 
 # A country is its capital plus a shared offset; "oslo" is another word, which differs from "Oslo" in case alone.
 PLACES = {
@@ -122,10 +122,19 @@ def test_similarity_by_hand(tmp_path: Path) -> None:
         similarity(table(), "p", read_pairs(path))
 
 
+def test_words_whose_vectors_are_zeros_are_not_known() -> None:
+    rows = torch.tensor([[0.0] * 4, *PLACES.values(), [0.0] * 4])
+    zeros = WordTable(["<unk>", *PLACES, "zero"], rows, n_special=1)
+    found = similarity(zeros, "p", [Pair("Stockholm", "Sweden", 9), Pair("Oslo", "oslo", 1), Pair("Cairo", "zero", 5)])
+    assert (found.pairs, found.known, found.spearman) == (3, 2, pytest.approx(1.0))
+    sections = analogies(zeros, ask("Stockholm Sweden Cairo Egypt", "Stockholm Sweden zero Egypt"))
+    assert sections[0] == Section("capitals", 2, 1, 1)
+    with pytest.raises(InputError, match="the vector of 'zero' is all zeros"):
+        zeros.analogy("Stockholm", "Sweden", "zero")
+
+
 def test_a_vector_that_was_made_is_counted() -> None:
     made = WordTable(["a", "b"], torch.eye(2), ngrams=Ngrams(torch.ones(1, 2), 3, 6))
-    from firth.vectors.scores import Pair
-
     found = similarity(made, "p", [Pair("a", "b", 1.0), Pair("a", "new", 2.0)])
     assert (found.pairs, found.known, found.made) == (2, 2, 1)
 

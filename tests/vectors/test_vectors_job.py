@@ -127,7 +127,7 @@ def test_only_the_words_of_some_texts(glove: Path, tmp_path: Path) -> None:
     assert report.bad_bytes == 0
     (other := tmp_path / "latin.txt").write_bytes("caf\u00e9 cat\n".encode("latin-1"))
     assert convert_vectors(glove, tmp_path / "latin", VectorOptions(texts=(other,))).bad_places == ((str(other), 3),)
-    # "The" counts both as written and lower-cased until the model's casing is known; "U.S." is split.
+    # "U.S." is split.
     assert list(table_of(tmp_path / "m"))[4:] == ["the", "cat", "sat", "river", "winter", "ran"]
     assert report.left_out == 4
     convert_vectors(glove, tmp_path / "n", VectorOptions(texts=(text,), min_count=2, lowercase=False, split="blanks"))
@@ -136,6 +136,20 @@ def test_only_the_words_of_some_texts(glove: Path, tmp_path: Path) -> None:
     assert "U.S." in table_of(tmp_path / "o")
     convert_vectors(glove, tmp_path / "p", VectorOptions(max_words=3))
     assert list(table_of(tmp_path / "p"))[4:] == WORDS[:3]
+
+
+@pytest.mark.parametrize("lowercase", [None, False])
+def test_a_cased_model_keeps_the_words_that_are_so_written(tmp_path: Path, lowercase: bool | None) -> None:
+    names = [b"The", b"the", b"Paris", b"caf\xe9"]
+    file = write_text(tmp_path / "big.txt", [(name, [1.0, float(n)]) for n, name in enumerate(names)])
+    text = tmp_path / "t.txt"
+    text.write_text("The Paris Paris paris\n")
+    report = convert_vectors(file, tmp_path / "m", VectorOptions(texts=(text,), lowercase=lowercase))
+    assert list(table_of(tmp_path / "m"))[4:] == ["The", "Paris"]
+    assert report.lowercase is False and report.not_utf8 == 1
+    twice = VectorOptions(texts=(text,), min_count=3, lowercase=lowercase)
+    with pytest.raises(InputError, match="none of its 4 words is wanted"):
+        convert_vectors(file, tmp_path / "n", twice)
 
 
 def test_text_is_split_as_was_asked(glove: Path, tmp_path: Path) -> None:

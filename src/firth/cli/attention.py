@@ -113,7 +113,18 @@ def _write_svg(drawing: str, out: Path) -> None:
 
 def _show_measures(model: "Model", text: str, second: str | None, show: Show, out: Path | None, as_json: bool) -> None:
     if show == "importance":
-        importance = model.head_importance([text])
+        from firth.inference.attention_maps import attention_layers
+
+        try:
+            importance = model.head_importance([text])
+        except ConfigError:
+            if not attention_layers(model.loaded.objective.encoder):
+                raise
+            raise ConfigError(
+                f"a model of system {model.loaded.system_name} for {model.loaded.task} predicts no tokens, by whose "
+                "probability --show importance measures: give a pre-trained BERT or GPT, such as the one that this "
+                "model was fine-tuned from"
+            ) from None
         title = "lower log-probability per token without the head, in nats"
         layers, heads = ([f"{what} {n + 1}" for n in range(m)] for what, m in zip(_AXES, importance.shape, strict=True))
         if as_json:

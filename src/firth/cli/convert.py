@@ -67,7 +67,8 @@ def convert(
     out
         Output folder; must be new.
     vocab
-        A vocab.txt or tokenizer.json, if SOURCE has none or a different one.
+        A vocab.txt or tokenizer.json, if SOURCE has none or a different one; for ELMo its list of words, or the
+        tokenizer.json of firth vocab --kind words.
     vectors
         Word vectors for CoVe, a file or a model folder: the model then reads every word that has a vector.
     cased
@@ -156,6 +157,7 @@ def _check_int8(target: str, int8: bool, given: Mapping[str, object]) -> None:
 
 def _print(done: "Converted", target: str) -> None:
     from firth.formats.table import BY_KEY
+    from firth.systems import SYSTEMS
 
     print(f"{done.source}: {BY_KEY[done.format].title}")
     print_table(done.facts)
@@ -167,8 +169,10 @@ def _print(done: "Converted", target: str) -> None:
     task, new = found["task"].partition(":")[0], " ".join(value for name, value in done.facts if name == "new")
     if task != "pretraining":
         print_next("firth", "predict", done.out, *(("--input", "FILE") if task in OBJECTS else ("TEXT",)))
-    elif found["system"] == "gpt":
+    elif SYSTEMS[found["system"]].predict == "next" and found["system"] != "vectors" and not new:
         print_next("firth", "generate", done.out, "TEXT")
+    elif found["system"] == "transformer":
+        print_next("firth", "translate", done.out)
     elif found["system"] == "bert" and "masked-LM" not in new:
         print_fill_mask_next(done.out)
     else:

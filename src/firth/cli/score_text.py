@@ -178,5 +178,5 @@ def _score_pairs(model: "Model", pairs: list[tuple[str, "MinimalPair"]], as_json
     if as_json:
         print_json(found)
         return
-    rows = [(f"{name or 'pairs'}", f"{share:6.1%}") for name, share in found["field"].items()]
+    rows = [(name or "(no field)", f"{share:6.1%}") for name, share in found["field"].items()]
     print_table([*rows, ("mean over paradigms", f"{found['all']['accuracy']:6.1%}"), ("pairs", f"{len(pairs):,}")])

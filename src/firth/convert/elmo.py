@@ -158,7 +158,10 @@ def write_elmo(folder: Path, config: BilmConfig, state: Mapping[str, Tensor]) ->
 
 
 def read_vocabulary(file: Path) -> Tokenizer:
-    """Build a tokenizer from a vocabulary file of the original code: one word per line, special ones included."""
+    """Build a tokenizer from a vocabulary file of the original code (one word per line, special ones included), or from
+    the words of a ``tokenizer.json``."""
+    if file.is_dir() or file.suffix == ".json":
+        return _words_of(file)
     try:
         lines = read_whole(file).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -170,8 +173,19 @@ def read_vocabulary(file: Path) -> Tokenizer:
             raise InputError(f"{file}, line {number}: {word!r}: expected one word")
     missing = [mark for mark in _MARKS if mark not in words]
     if missing:
-        raise InputError(f"{file}: lacks {' '.join(missing)}: expected a vocabulary file of bilm-tf")
+        raise InputError(
+            f"{file}: lacks {' '.join(missing)}: expected a vocabulary file of bilm-tf, with a word in each line, "
+            "or the tokenizer.json of firth vocab --kind words"
+        )
     return spaced_words([word for word in words if word not in _MARKS])
+
+
+def _words_of(file: Path) -> Tokenizer:
+    tokenizer = Tokenizer.load(file)
+    if tokenizer.kind is not WORDS or tokenizer.lowercase:
+        found = "words in lower case" if tokenizer.kind is WORDS else f"a {tokenizer.kind.name} vocabulary"
+        raise InputError(f"{file}: {found}: expected words as they are written, as firth vocab --kind words makes them")
+    return spaced_words([word for word in tokenizer.pieces if word not in WORDS.specials])
 
 
 def spaced_words(words: list[str]) -> Tokenizer:

@@ -37,7 +37,7 @@ from firth.finetuning.estimate import estimate_s, extrapolate_s
 from firth.finetuning.finetune import resume, run_resolved
 from firth.finetuning.identity import IDENTITY, hash_of_base, hash_of_records
 from firth.finetuning.joint import fit_joint, keep_joint
-from firth.finetuning.labelled import LabelledData, read_labelled
+from firth.finetuning.labelled import NOT_LEARNT, LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.results import RESULTS as RUN_RESULTS
@@ -260,9 +260,9 @@ class _Comparing:
     def run(self, cluster: Cluster | None = None) -> Comparison:
         """Run all fits that the time allows, here or on a cluster, and keep the winner."""
         self.elsewhere = cluster is not None
+        self._leave_out_small_draws()
         for note in self.labelled.notes:
             self.tell(note)
-        self._leave_out_small_draws()
         self.tell(
             f"{self.task}: {self.n_all:,} labelled examples, {len(self.dev):,} {self.split}; "
             f"{len(self.ways)} way{'s' if len(self.ways) > 1 else ''}, up to {format_duration(self.budget_s)}"
@@ -308,12 +308,12 @@ class _Comparing:
         return Comparison(self.out, results)
 
     def _leave_out_small_draws(self) -> None:
-        """Leave out numbers of labels whose sample cannot be learnt from: it may have no example of a rare label."""
+        """Leave out numbers of labels whose sample has one label only; a sample that lacks some is noted."""
         for n in self.sizes[:-1]:
-            if (self.folder("baseline", n) / "cell.json").is_file():
-                continue
             try:
-                read_labelled(self.task, dataclasses.replace(self.data, limit=n), {})
+                some = read_labelled(self.task, dataclasses.replace(self.data, limit=n), {})
+                rare = [note for note in some.notes if note.startswith(NOT_LEARNT) and note not in self.labelled.notes]
+                self.labelled.notes.extend(f"with {n:,} labels: {note}" for note in rare)
             except InputError:
                 self.sizes.remove(n)
                 self.skipped.append(f"all ways with {n:,} labels: a draw of so few has one label only, or one example")

@@ -45,7 +45,7 @@ def write_compare_report(out: Path, results: Mapping[str, Any]) -> Path:
     curves = {name: ([p[0] for p in points], [p[1] for p in points]) for name, points in results["curve"].items()}
     report.lines_plot(f"{metric} by number of labels", {k: v for k, v in curves.items() if v[0]}, "labels", metric)
     if results["skipped"]:
-        report.heading("Skipped for lack of time")
+        report.heading("Skipped")
         report.pre("\n".join(results["skipped"]))
         if results["minutes_for_all"] is not None:
             minutes = f"--minutes {results['minutes_for_all']}"

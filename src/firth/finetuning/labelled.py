@@ -25,6 +25,8 @@ from firth.text.records import Record, Text
 _FEWEST, _SKEWED = 2, 0.75
 # So many labels that are all numbers are probably values.
 _MANY_NUMBERS = 10
+# How the note on labels that no training example has begins.
+NOT_LEARNT = "labels without a training example, which cannot be learned"
 # Share of an evaluation file's examples that are in the training data too, from which on a note says so.
 MUCH_SHARED = 0.2
 
@@ -152,7 +154,7 @@ def _check_learnable(
         if kind == "multilabel" and not any(record.label for record in train):
             raise InputError(f"{what}: none has a label; name the column of labels with --columns")
         if kind == "multilabel" and (never := set(labels).difference(*(record.label for record in train))):
-            problems.note(f"labels without a training example, which cannot be learned: {_listed(sorted(never))}")
+            problems.note(f"{NOT_LEARNT}: {_listed(sorted(never))}")
         return
     counts = Counter(record.label for record in train)
     (commonest, n), *others = counts.most_common()
@@ -174,7 +176,7 @@ def _check_learnable(
     if len(labels) >= _MANY_NUMBERS and sum(map(len, by_number.values())) == len(labels):
         problems.note(f"all {len(labels):,} labels are numbers: --task regress learns their values, this their names")
     if absent:
-        problems.note(f"labels without a training example, which cannot be learned: {_listed(absent)}")
+        problems.note(f"{NOT_LEARNT}: {_listed(absent)}")
     if single:
         problems.note(f"labels with a single training example: {_listed(single)}")
     if n >= _SKEWED * len(train):

@@ -140,7 +140,12 @@ def write_published_elmo(folder: Path, loaded: Loaded) -> Findings:
     if replace(found, dropout=config.dropout) != config:
         raise CheckpointError(f"{where[0]} was written, but does not read as it was: is the disk failing?")
     _compare(state, again)
-    return [("left out", "the vocabulary and all that stands on the encoder: these files have no place for them")]
+    facts = [("left out", "the vocabulary and all that stands on the encoder: these files have no place for them")]
+    if len(loaded.tokenizer.encode("a.").offsets) > 1:
+        facts.append(
+            ("text", "other programs split it at white space alone, this model at punctuation too: give it split")
+        )
+    return facts
 
 
 def _write_model(folder: Path, loaded: Loaded) -> None:
@@ -164,7 +169,8 @@ def _check_system(key: str, loaded: Loaded, systems: tuple[str, ...]) -> None:
         raise ConfigError(f"this model is {loaded.system_name}: the format {key} is for {' and '.join(systems)}")
     if tensor_names(loaded.system_name, loaded.task, options) is None:
         what = f"a model of system {loaded.system_name} for {loaded.task}"
-        raise ConfigError(f"{what} has parts that only Firth has{_without_them(options)}")
+        instead = _without_them(options) or ", which firth predict and firth serve run"
+        raise ConfigError(f"{what} has parts that only Firth has{instead}")
 
 
 def _without_them(options: Any) -> str:

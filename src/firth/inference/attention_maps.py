@@ -101,7 +101,10 @@ def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[i
     LengthError for more tokens than the model reads, InputError for none.
     """
     tokenizer, layout = loaded.tokenizer, loaded.layout
-    row: list[int] = layout.single(tokenizer.encode(text).ids)
+    ids = tokenizer.encode(text).ids
+    if not ids:
+        raise InputError(f"{shorten(text)} has no tokens: give a text with a word in it")
+    row: list[int] = layout.single(ids)
     segments: list[int] | None = None
     if second is not None:
         if encodes_apart(loaded):
@@ -114,8 +117,6 @@ def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[i
         raise LengthError(
             f"{shorten(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: shorten it"
         )
-    if not row:
-        raise InputError(f"{shorten(text)} has no tokens: give a text with a word in it")
     return row, segments
 
 

@@ -126,6 +126,8 @@ class WordTable:
             unit = self.unit(word)
             if unit is None:
                 raise InputError(f"{word!r} is not among the {len(self.numbers):,} words of the model")
+            if not unit.any():
+                raise InputError(f"the vector of {word!r} is all zeros: it is like no other")
             units.append(unit)
         query = units[1] - units[0] + units[2]
         if not query.any():

@@ -201,6 +201,9 @@ def write_vectors(
     unknown = rule_of(reading, f"{file.path}: {NAMES[file.format]}", ngrams=file.subwords is not None)
     split = reading.split or "words"
     reading = replace(reading, split=split)
+    if reading.texts and reading.lowercase is None:
+        # Which words of the texts are looked up depends on it.
+        reading = replace(reading, lowercase=_is_lowercase(file))
     wanted, read = _words_of(reading)
     found = found or read
     reports = list[VectorsReport]()
@@ -265,10 +268,7 @@ def _plain(reading: VectorOptions) -> dict[str, Any]:
 
 
 def _words_of(reading: VectorOptions) -> tuple[Counter[str] | None, ReadReport]:
-    """Count the words of the texts, as the model will see them (None without texts); also return the reader's report.
-
-    If it is not yet known whether the model reads text in lower case, each word counts in both forms.
-    """
+    """Count the words of the texts, as the model will see them (None without texts), with the reader's report."""
     if not reading.texts:
         return None, ReadReport()
     reader = CorpusReader(reading.texts)
@@ -276,10 +276,24 @@ def _words_of(reading: VectorOptions) -> tuple[Counter[str] | None, ReadReport]:
     for document in reader:
         for text in document.paragraphs:
             counts.update(splitter.count([text]) if reading.split == "words" else normalize("NFC", text).split())
+    if not reading.lowercase:
+        return counts, reader.report
     lower = Counter[str]()
     for word, n in counts.items():
         lower[word.lower()] += n
-    return {None: counts | lower, True: lower, False: counts}[reading.lowercase], reader.report
+    return lower, reader.report
+
+
+def _is_lowercase(file: VectorFile) -> bool:
+    """Whether the words of a file were lower-cased: a few with capital letters may be among them."""
+    n_cased, n_seen, not_utf8 = 0, 0, file.met.not_utf8
+    with Progress("upper and lower case", None, "words") as progress:
+        for names, _ in file.blocks():
+            n_cased += sum(name != name.lower() for name in names)
+            n_seen += len(names)
+            progress.advance(len(names))
+    file.met.not_utf8 = not_utf8  # all are read once more
+    return n_cased < _CASED_SHARE * n_seen
 
 
 @dataclass(frozen=True, slots=True)

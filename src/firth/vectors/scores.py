@@ -72,14 +72,15 @@ def analogies(
     The answer is the word nearest to b - a + c, each normalised to length 1, other than these three (3CosAdd).
     ``fold``: ignore case; of words that differ only in case, the most frequent one is used. ``first``: only this many
     words, the most frequent ones, are known; 0: all.
-    Source: word2vec compute-accuracy.c, which folds and knows 30,000; questions with unknown words are not counted.
+    Source: word2vec compute-accuracy.c, which folds and knows 30,000; questions with unknown words, or with vectors of
+    zeros, are not counted.
     """
     groups = table.folded(first) if fold else _each(table, first)
     known, right = dict.fromkeys(_sections(questions), 0), dict.fromkeys(_sections(questions), 0)
     asked = []
     for question in questions:
         words = [groups.get(_key(word, table, fold), []) for word in question.words]
-        if all(words):
+        if all(words) and all(table.scales[numbers[0]] for numbers in words):
             asked.append((question.section, words))
             known[question.section] += 1
     with Progress("analogies", len(asked), "questions") as progress:
@@ -175,7 +176,7 @@ def similarity(table: WordTable, name: str, pairs: Sequence[Pair], *, fold: bool
     for pair in pairs:
         words = [table.words[groups[w.upper()][0]] if w.upper() in groups else w for w in (pair.a, pair.b)]
         a, b = (table.unit(word) for word in words)
-        if a is not None and b is not None:
+        if a is not None and b is not None and a.any() and b.any():
             gold.append(pair.score)
             cosines.append(float(a @ b))
             made += any(table.number(word) is None for word in words)
