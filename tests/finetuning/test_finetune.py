@@ -883,9 +883,15 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     empty = {table: {} for table in ("data", "head", "adapt", "optim", "train")}
 
     def of(
-        width: int = 256, *, n_train: int = 5000, has_summary: bool = False, pretrained: bool = True, **said: Any
+        width: int = 256,
+        *,
+        n_train: int = 3900,
+        pairs: bool = False,
+        has_summary: bool = False,
+        pretrained: bool = True,
+        **said: Any,
     ) -> dict[str, Any]:
-        known: dict[str, Any] = {"n_train": n_train, "documents": False, "n_layers": 4}
+        known: dict[str, Any] = {"n_train": n_train, "documents": False, "n_layers": 4, "pairs": pairs}
         known |= {"has_summary": has_summary, "pretrained": pretrained}
         return with_defaults(empty | said, "bert", kind, width, **known)
 
@@ -896,10 +902,13 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
     # More examples take more updates but fewer epochs: 350 for 1,000 examples, 2.6 times as many for five times.
     epochs = {n: of(n_train=n)["train"]["epochs"] for n in (100, 1000, 5000, 25_000, 50_000)}
     assert epochs == {100: 112, 1000: 12, 5000: 6, 25_000: 4, 50_000: 3}
-    many = of(n_train=50_000)
-    assert many["head"]["network"] == every | {"dropout": 0.1} and many["adapt"] == {"dropout": 0.1}
-    assert of(n_train=49_999)["adapt"] == of(n_train=50_000, adapt={"dropout": 0.2})["adapt"] == {"dropout": 0.2}
-    assert of(n_train=50_000, head={"network": {"dropout": 0.4}})["head"]["network"] == every | {"dropout": 0.4}
+    for n, pairs in ((4000, False), (50_000, True)):
+        many = of(n_train=n, pairs=pairs)
+        assert many["head"]["network"] == every | {"dropout": 0.1} and many["adapt"] == {"dropout": 0.1}
+        fewer = of(n_train=n - 1, pairs=pairs)
+        assert fewer["head"]["network"] == every and fewer["adapt"] == {"dropout": 0.2}
+    assert of(n_train=4000, adapt={"dropout": 0.2})["adapt"] == {"dropout": 0.2}
+    assert of(n_train=4000, head={"network": {"dropout": 0.4}})["head"]["network"] == every | {"dropout": 0.4}
     # With few examples the weights of three seeds are averaged, unless set otherwise.
     kinds = [of(n_train=n)["optim"].get("kind", "bert_adam") for n in (499, 500)]
     assert kinds == ["adamw", "bert_adam"] and of(n_train=9, optim={"kind": "muon"})["optim"]["kind"] == "muon"

@@ -19,7 +19,7 @@ SMALL_TAGGER_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class SmallSettings:
-    """``tables``: of a recipe; ``few`` and ``many``: laid over them if examples are few, or many.
+    """``tables``: of a recipe; ``few`` and ``many``: laid over them if examples are few, or many, which is ``n_many``.
 
     ``epochs``: over many examples; over fewer, as many as make the updates.
     ``updates``: the least for up to 1,000 examples; for n examples ``growth(n)`` times as many, if they ``grow``.
@@ -31,12 +31,13 @@ class SmallSettings:
     epochs: float
     updates: int
     many: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    n_many: int = 0
     grow: bool = False
     averaged: int = 1
 
     def tables_of(self, n_train: int) -> Mapping[str, Mapping[str, Any]]:
         """The tables for ``n_train`` examples."""
-        above = self.few if n_train < _FEW else self.many if n_train >= _MANY else {}
+        above = self.few if n_train < _FEW else self.many if n_train >= self.n_many else {}
         return laid_over(self.tables, above)
 
     def updates_of(self, n_train: int) -> float:
@@ -71,7 +72,8 @@ _FEW_TABLES: Mapping[str, Mapping[str, Any]] = {"optim": {"kind": "adamw"}}
 _FEW = 500
 # So many examples are hardly memorised, and the dropout that few need would only slow down learning.
 _MANY_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.1}, "head": {"network": {"dropout": 0.1}}}
-_MANY = 50_000
+# Of a few thousand pairs none gained by it.
+_MANY, _MANY_PAIRS = 4_000, 50_000
 
 
 def growth(n_train: int) -> float:
@@ -103,7 +105,16 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int, *, pairs: 
         read["layers"] = list(range(n_layers + 1))
     marks = {"mark_shared_words": True} if pairs else {}
     tables = {**_TEXT_TABLES, "head": {"network": read, **marks}}
-    return SmallSettings(tables, few=_FEW_TABLES, many=_MANY_TABLES, epochs=3.0, updates=350, grow=True, averaged=3)
+    return SmallSettings(
+        tables,
+        few=_FEW_TABLES,
+        many=_MANY_TABLES,
+        n_many=_MANY_PAIRS if pairs else _MANY,
+        epochs=3.0,
+        updates=350,
+        grow=True,
+        averaged=3,
+    )
 
 
 def compares_apart(kind: str, plain: Mapping[str, Any]) -> bool:
