@@ -1,4 +1,5 @@
-"""Write docs/results.md from the JSON files in docs/results/, so that no number is typed by hand.
+"""Write docs/results.md, and the scores in the cards of the shipped models, from the JSON files in docs/results/, so
+that no number is typed by hand.
 
 .venv/bin/python scripts/results.py
 """
@@ -7,6 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ship import renewed
+
+from firth.names import SHIPPED, WEIGHTS
 from firth.option_names import with_new_names
 from firth.studies import directionality, representations, unknown_words
 from firth.studies.ablation_tables import ABLATIONS
@@ -422,3 +426,6 @@ if __name__ == "__main__":
     }
     sections += [section() for name, section in later.items() if (OUT / f"{name}.json").is_file()]
     Path("docs/results.md").write_text("\n".join([HEAD, *sections]), "utf-8")
+    for name in SHIPPED:
+        card = WEIGHTS / name / "README.md"
+        card.write_text(renewed(name, card.read_text("utf-8")), "utf-8")

@@ -27,6 +27,7 @@ from firth.studies.finetuning_report import with_labels
 from firth.training.log import read_log
 
 ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "docs" / "results" / "finetuning.json"
 LANGUAGES = {"firth-mini-en": "en", "firth-mini-ko": "ko"}
 EXAMPLES = {
     "firth-mini-en": "The capital of France is [MASK].",
@@ -100,7 +101,7 @@ def card(
         f"At the end: loss {last['mlm_loss']:.3f}, accuracy {last['mlm_accuracy']:.3f}. Recipe: "
         f"{recipes}; why it is as it is: `docs/learning.md`.{change}",
         "## Scores",
-        scores(name, ROOT / "docs" / "results" / "finetuning.json"),
+        scores(name, RECORD),
         "## Limits",
         "It has four layers of 256 dimensions and has read little text by today's measure: it knows the common words "
         "and grammar of that text, and is no source of facts. It repeats the biases of that text. A fine-tuned model "
@@ -168,6 +169,14 @@ def scores(name: str, path: Path) -> str:
         return "Not recorded yet."
     head = ["| task | score | labels | this model | baseline |", "| --- | --- | ---: | ---: | ---: |"]
     return "\n".join([*head, *lines, "", _MEASURED])
+
+
+def renewed(name: str, text: str) -> str:
+    """The text of a model card, with the scores that are recorded now."""
+    before, heading, rest = text.partition("## Scores\n\n")
+    if not heading:
+        raise FirthError(f"the card of {name} has no section of scores")
+    return f"{before}{heading}{scores(name, RECORD)}\n\n{rest[rest.index('## Limits') :]}"
 
 
 def _median(cell: Mapping[str, Any] | None, metric: str) -> str:

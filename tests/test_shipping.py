@@ -24,7 +24,7 @@ def ship(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "WEIGHTS", tmp_path / "weights")
-    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "RECORD", tmp_path / "docs" / "results" / "finetuning.json")
     return module
 
 
@@ -41,6 +41,16 @@ def test_a_run_becomes_a_model_of_the_package(ship: ModuleType, tiny_run: Path, 
     for part in ("language: en", "| licence | files |", f"loss {evaluations[-1]['mlm_loss']:.3f}", "## Limits"):
         assert part in card
     assert "Not recorded yet." in card
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_scores_in_a_card_are_those_recorded_now(
+    ship: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(ship, "RECORD", SCRIPT.parents[1] / "docs" / "results" / "finetuning.json")
+    card = (WEIGHTS / name / "README.md").read_text("utf-8")
+    assert ship.renewed(name, card) == card, "run scripts/results.py"
+    assert "| 0.0 |" not in ship.renewed(name, "## Scores\n\n| 0.0 |\n\n## Limits\n")
 
 
 def test_scores_are_those_of_the_record(ship: ModuleType, tmp_path: Path) -> None:
