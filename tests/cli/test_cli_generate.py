@@ -97,7 +97,7 @@ def test_the_same_seed_prints_the_same_text(firth, gpt_run: tuple[Path, str]) ->
         (("--greedy", "--seed", "1"), "--seed is for --sample: leave out, or leave out --greedy"),
         (("--beam", "2", "--top-k", "5", "--top-p", "0.5"), "--top-k and --top-p are for --sample"),
         (("--temperature", "0"), "temperature=0.0: expected above 0"),
-        (("--max-new-tokens", "400"), "shorten the text, or lower max_new_tokens"),
+        (("--max-new-tokens", "400"), "shorten the text, or generate fewer tokens"),
     ],
 )
 def test_what_cannot_be_asked(firth, gpt_run: tuple[Path, str], flags: tuple[str, ...], words: str) -> None:
