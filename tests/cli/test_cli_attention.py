@@ -38,7 +38,6 @@ def test_numbers_as_json(firth, tiny_run: Path) -> None:
         (["a", "--out", "x.jpg"], ["x.jpg", "new .png or .svg file"]),
         (["a", "--out", "absent/x.png"], ["absent/x.png", "new .png or .svg file"]),
         (["the old farmer " * 40, "--json"], ["at most 64", "shorten"]),
-        (["  ", "--json"], ["has no tokens", "a word in it"]),
     ],
 )
 def test_what_cannot_be_shown(

@@ -101,10 +101,7 @@ def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[i
     LengthError for more tokens than the model reads, InputError for none.
     """
     tokenizer, layout = loaded.tokenizer, loaded.layout
-    ids = tokenizer.encode(text).ids
-    if not ids:
-        raise InputError(f"{shorten(text)} has no tokens: give a text with a word in it")
-    row: list[int] = layout.single(ids)
+    row: list[int] = layout.single(tokenizer.encode(text).ids)
     segments: list[int] | None = None
     if second is not None:
         if encodes_apart(loaded):
@@ -117,6 +114,8 @@ def attention_row(loaded: Loaded, text: str, second: str | None) -> tuple[list[i
         raise LengthError(
             f"{shorten(text)} has {len(row)} tokens, the model reads at most {loaded.max_length}: shorten it"
         )
+    if not row:
+        raise InputError(f"{shorten(text)} has no tokens: give a text with a word in it")
     return row, segments
 
 
