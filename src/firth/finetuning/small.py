@@ -19,7 +19,7 @@ SMALL_TAGGER_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class SmallSettings:
-    """``tables``: of a recipe; ``few`` and ``many``: laid over them if examples are few, or many, which is ``n_many``.
+    """``tables``: of a recipe; ``few`` and ``many``: laid over them if examples are few, or at least ``n_many``.
 
     ``epochs``: over many examples; over fewer, as many as make the updates.
     ``updates``: the least for up to 1,000 examples; for n examples ``growth(n)`` times as many, if they ``grow``.

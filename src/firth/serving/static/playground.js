@@ -154,7 +154,7 @@ function panel(about, given_examples, { name, fields: fields_of, path, body, sho
     if (parts) found.replaceChildren();
     try {
       if (parts) {
-        await listen(url, sent, mine.signal, (events) => found.replaceChildren(...show(events)));
+        await listen(url, sent, mine.signal, (events) => mine === last && found.replaceChildren(...show(events)));
       } else {
         const answered = await ask(url, sent, mine.signal);
         if (mine !== last) return;
