@@ -235,7 +235,7 @@ def chosen(options: Namespace) -> tuple[dict[str, Contestant], list[str]]:
     found, notes = {}, []
     for name, contestant in CONTESTANTS.items():
         missing = [package for package in contestant.needs if importlib.util.find_spec(package) is None]
-        if options.only and name != OURS and not any(part in name for part in options.only):
+        if options.only and name not in (OURS, PLAIN) and not any(part in name for part in options.only):
             continue
         if missing:
             notes.append(f"{name}: left out, not installed: {', '.join(missing)}.")

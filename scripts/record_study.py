@@ -5,7 +5,8 @@
 
 and so on for ablations, representations, senses and unknown-words.
 
-Cells that the folder lacks keep their recorded values, and so do remarks (interpretations written by hand).
+Cells that the folder lacks keep their recorded values, and so do remarks (interpretations written by hand). The hours
+and the machine are then those of the first recording, and the commit of each later cell follows that of the first.
 """
 
 import json
@@ -33,21 +34,20 @@ def main(name: str, study: Path) -> None:
     facts = read_json(study / "study.json")
     seconds = [json.loads(path.read_text("utf-8"))["elapsed_s"] for path in study.glob("cells/**/cell.json")]
     file = OUT / f"{name}.json"
-    before: dict[str, Any] = read_json(file) if file.is_file() else {}
-    remarks = before.get("remarks", {})
-    facts = before.get("facts", {}) | facts
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    write_json(
-        file,
-        {
-            "facts": facts,
-            "remarks": remarks,
+    before: dict[str, Any] = read_json(file) if file.is_file() else {"facts": {}, "remarks": {}}
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    commit = git.stdout.strip()
+    if before["facts"].keys() <= facts.keys():
+        before |= {
             "hours": sum(seconds) / 3600,
             "machine": f"{platform.machine()}, {find_machine('auto').path}",
             "torch": torch.__version__,
-            "commit": commit.stdout.strip(),
-        },
-    )
+            "commit": commit,
+        }
+    else:
+        before["commit"] += f"; {', '.join(facts)}: {commit}"
+    facts = before["facts"] | facts
+    write_json(file, before | {"facts": facts})
     if name in PICTURES:
         picture, draw = PICTURES[name]
         draw(facts).savefig(OUT / picture, dpi=120, facecolor="white")

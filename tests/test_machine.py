@@ -38,6 +38,25 @@ def test_the_limit_of_the_process_counts() -> None:
         ("0::/a/b\n", {"a/b/memory.max": "50", "a/b/memory.current": "20", "memory.max": "max"}, 30.0),
         ("0::/\n", {"memory.max": "100", "memory.current": "40"}, 60.0),
         ("3:memory:/x\n", {"memory/x/memory.limit_in_bytes": "80", "memory/x/memory.usage_in_bytes": "5"}, 75.0),
+        # Cached files are given up when memory is needed.
+        (
+            "0::/\n",
+            {
+                "memory.max": "100",
+                "memory.current": "95",
+                "memory.stat": "anon 5\nfile 90\ninactive_file 60\nactive_file 20",
+            },
+            85.0,
+        ),
+        (
+            "3:memory:/x\n",
+            {
+                "memory/x/memory.limit_in_bytes": "80",
+                "memory/x/memory.usage_in_bytes": "50",
+                "memory/x/memory.stat": "inactive_file 1\nactive_file 2\ntotal_inactive_file 10\ntotal_active_file 20",
+            },
+            60.0,
+        ),
         ("0::/gone\n", {"memory.max": "max"}, None),
         ("", {}, None),
     ],

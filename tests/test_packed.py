@@ -35,6 +35,7 @@ def test_offsets_and_positions_by_hand() -> None:
     assert rows.offsets.dtype == torch.int32
     assert rows.positions.tolist() == [0, 1, 2, 0, 0, 1]
     assert rows.row_of_token().tolist() == [0, 0, 0, 1, 2, 2]
+    assert rows.turned().tolist() == [2, 1, 0, 3, 5, 4]
     assert (rows.n_rows, rows.n_tokens) == (3, 6)
     assert (rows.lengths.tolist(), rows.first.tolist(), rows.last.tolist()) == (
         [3, 1, 2],

@@ -74,6 +74,12 @@ def test_text_is_read_like_that_of_a_disk(tmp_path: Path, bucket: str, monkeypat
     assert CorpusReader([f"{bucket}/texts/a.txt"]).files == theirs.files[:1]
 
 
+def test_a_key_that_a_path_would_change_is_refused(bucket: str) -> None:
+    SYSTEM.pipe(f"{bucket}/texts//a.txt", b"One.\n")
+    with pytest.raises(InputError, match="texts//a.txt: a part of the address is empty"):
+        find_files([bucket])
+
+
 def test_parquet_is_read_at_an_address(tmp_path: Path, bucket: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -87,6 +93,7 @@ def test_parquet_is_read_at_an_address(tmp_path: Path, bucket: str) -> None:
     [
         ("memory://none/a.txt", "memory://none/a.txt: no such file"),
         ("memory://none/*.txt", "no file matches"),
+        ("memory://none//a.txt", "memory://none//a.txt: a part of the address is empty"),
         ("https://example.org/a.txt", "https:// is not supported: expected a path or one of s3://"),
         ("s3://someone:hidden@bucket/a.txt", "leave them out"),
     ],

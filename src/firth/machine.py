@@ -264,10 +264,20 @@ def _left_to_group(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/
         try:
             text = limit.read_text().strip()
             if text != "max":
-                found.append(float(text) - float(used.read_text()))
+                found.append(float(text) - float(used.read_text()) + _file_cache(used.with_name("memory.stat")))
         except (OSError, ValueError):
             continue
     return min(found, default=None)
+
+
+def _file_cache(stat: Path) -> float:
+    """Bytes of a group's usage that are cached files, which the kernel gives up as soon as memory is needed."""
+    try:
+        found = dict(line.split(maxsplit=1) for line in stat.read_text().splitlines())
+        # Version 1 counts groups below this one only in those beginning with "total".
+        return sum(float(found.get(f"total_{name}", found.get(name, 0))) for name in ("active_file", "inactive_file"))
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _group_files(root: Path, own: Path) -> Iterator[tuple[Path, Path]]:

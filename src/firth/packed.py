@@ -194,6 +194,11 @@ class Rows(_Moves):
         rows = torch.arange(self.n_rows, device=self.offsets.device)
         return rows.repeat_interleave(self.lengths, output_size=self.n_tokens)
 
+    def turned(self) -> Int[Tensor, " T"]:
+        """Indices of the tokens with every row reversed."""
+        n_tokens = torch.arange(self.n_tokens, device=self.offsets.device)
+        return (self.first + self.last).index_select(0, self.row_of_token()) - n_tokens
+
     def select(self, chosen: Int[Tensor, " R"]) -> tuple["Rows", Int[Tensor, " T"]]:
         """Select rows in the given order (any may be taken several times); also returns the indices of their tokens."""
         rows = Rows.from_lengths(self.lengths.index_select(0, chosen).cpu().numpy()).to(self.offsets.device)

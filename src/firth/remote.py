@@ -50,7 +50,7 @@ def place_of(address: str | Path) -> Path:
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in (*SCHEMES, "file"))
         raise InputError(f"{text}: {scheme}:// is not supported: expected a path or one of {known}")
-    return RemotePath(f"{scheme}:", rest.lstrip("/"))
+    return _remote(f"{scheme}:", rest)
 
 
 class RemotePath(PosixPath):
@@ -95,7 +95,7 @@ class RemotePath(PosixPath):
         return found
 
     def _named(self, names: list[str]) -> "list[RemotePath]":
-        return [RemotePath(self.parts[0], name.lstrip("/")) for name in sorted(names)]
+        return [_remote(self.parts[0], name) for name in sorted(names)]
 
     def _call(self, job: Callable[[Any, str], _T]) -> _T:
         """Call the file system, repeatedly if it fails. Its own messages are hidden: they may contain credentials."""
@@ -122,6 +122,14 @@ class RemotePath(PosixPath):
                     raise InputError(f"{self}: cannot be read after {TRIES} tries: {kind}") from None
             time.sleep(WAIT_S * 2 ** (number - 1))
         raise AssertionError("the last try returns or raises")
+
+
+def _remote(scheme: str, key: str) -> RemotePath:
+    """The path of an object; InputError for a key that a path would change, and so not find again."""
+    path, key = RemotePath(scheme, key.lstrip("/")), key.strip("/")
+    if "/".join(path.parts[1:]) != key:
+        raise InputError(f"{scheme}//{key}: a part of the address is empty or a dot, which cannot be read: rename it")
+    return path
 
 
 class _Ranges(io.RawIOBase):

@@ -27,7 +27,9 @@ def cpu_count() -> int:
 
 
 def check_processors(option: str, number: int, each: int = 1) -> None:
-    """Raise ConfigError for more threads or processes than ``each`` times the CPUs that this process may use."""
+    """Raise ConfigError for no threads or processes, or more than ``each`` times the CPUs that this process may use."""
+    if number < 1:
+        raise ConfigError(f"{option}={number} is not possible; pass 1 or more")
     most = each * cpu_count()
     if number > most:
         raise ConfigError(f"{option}={number}: expected at most {most}, with {cpu_count()} processors here")

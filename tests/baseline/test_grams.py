@@ -115,6 +115,11 @@ def test_a_vocabulary_of_nothing_reads_nothing() -> None:
     assert tfidf([], vocabulary, config).shape == (0, 0)
 
 
+def test_texts_with_fewer_words_than_a_gram_have_none_of_it() -> None:
+    vocabulary = fit_vocabulary(["a b c"], "words", GramConfig(words=5, longest=0))
+    assert len(vocabulary) == 6  # a, b, c, a b, b c, a b c
+
+
 @pytest.mark.parametrize("options", [{"words": 0, "longest": 0}, {"shortest": 4, "longest": 3}, {"most": 0}])
 def test_impossible_options_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="grams"):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
@@ -272,3 +273,20 @@ def test_a_full_disk_names_the_corpus(
         prepare([tiny_text], tiny_vocab, tmp_path / "c", workers=1)
     monkeypatch.undo()
     assert prepare([tiny_text], tiny_vocab, tmp_path / "c", workers=1).documents
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lines": "x"}, "lines='x': expected 'paragraph', 'sentence' or 'book'"),
+        ({"lines": "pair"}, "lines='pair': expected"),
+        ({"workers": 0}, "workers=0 is not possible"),
+        ({"errors": "ignore"}, "errors='ignore': expected 'replace' or 'strict'"),
+    ],
+)
+def test_unknown_options_are_refused(
+    tiny_text: Path, tiny_vocab: Path, tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        prepare(tiny_text, tiny_vocab, tmp_path / "corpus", **options)
+    assert not (tmp_path / "corpus").exists()

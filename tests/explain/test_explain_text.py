@@ -21,6 +21,7 @@ from firth.explain.pieces import wordpiece_steps
 from firth.explain.sentences import SENTENCES
 from firth.explain.text import explain, input_embeddings, masked_rows, part_of
 from firth.explain.words import cosine_table, repeated_word, word_cosines
+from firth.export.convert import shortened
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.model import Model, load_model
 from firth.page import COLOURS
@@ -142,6 +143,14 @@ def test_the_added_embeddings_are_the_models() -> None:
     table = made.loaded.objective.encoder.embeddings
     assert parts["token"][0][1] == pytest.approx(float(table.pieces.weight[PIECES.index("a1")].detach().norm()))
     assert parts["position"][0][5] == pytest.approx(float(table.positions.weight[5].detach().norm()))
+
+
+def test_added_embeddings_end_with_the_models_positions() -> None:
+    base = tiny_language_model("bert")
+    made = replace(base, loaded=shortened(base.loaded, 8))
+    for texts in (["a1 b2 " * 9], ["a1 " * 9, "b2 " * 9]):
+        tokens, parts = input_embeddings(made, texts) or ([], {})
+        assert len(tokens) <= 8 and parts["position"][1] == [f"E({i})" for i in range(len(tokens))]
 
 
 def test_the_added_segments_are_those_of_a_model_that_marks_shared_words() -> None:

@@ -241,3 +241,19 @@ def test_other_tools_compute_the_calibrated_probabilities(tmp_path: Path) -> Non
     # Firth's own folders keep the temperature beside the weights.
     convert(source, tmp_path / "again")
     assert read_model(tmp_path / "again").objective.config.temperature == 2.5
+
+
+def test_calibrated_weights_in_16_bits_stay_in_them(tmp_path: Path) -> None:
+    source = ours(
+        tmp_path / "ours", "classify", fine_tuned("classify", ClassifyConfig(labels=("n", "y"), temperature=1.37))
+    )
+    convert(source, tmp_path / "half", dtype="bfloat16")
+    convert(tmp_path / "half", tmp_path / "hf", "hf", dtype="bfloat16")
+    convert(tmp_path / "half", tmp_path / "full", "hf")
+    before, after, full = (open_model(tmp_path / name).objective.state_dict() for name in ("half", "hf", "full"))
+    divided = before["head.weight"] / 1.37
+    assert torch.equal(after["head.weight"], divided.to(torch.bfloat16).float())
+    assert torch.equal(after["encoder.embeddings.pieces.weight"], before["encoder.embeddings.pieces.weight"])
+    # Other tools compute in the dtype in which weights are stored.
+    assert torch.equal(full["head.weight"], divided)
+    assert json.loads((tmp_path / "full/config.json").read_text())["dtype"] == "float32"

@@ -48,10 +48,20 @@ def test_a_model_and_its_predictions_have_the_same_scores(classifier: Path, tmp_
     assert found["scores"] == score_predictions("classify", str(gold), str(said))["scores"]
 
 
+def test_an_unknown_precision_or_split_is_refused(classifier: Path, tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.tsv", GOLD)
+    wrong: Any = "bf16"
+    with pytest.raises(ConfigError, match="precision='bf16': expected 'float32', 'bfloat16'"):
+        evaluate(classifier, gold, precision=wrong, max_drop=1.0)
+    with pytest.raises(ConfigError, match="--split nope is for a --task that names a data set"):
+        evaluate(classifier, gold, split="nope")
+
+
 def test_several_models_are_scored_as_one(classifier: Path, tiny_run: Path, tmp_path: Path) -> None:
     gold = write(tmp_path / "gold.tsv", GOLD)
     found = evaluate(classifier, str(gold), LabelledConfig(), others=[classifier / "model"])
     assert found["scores"] == evaluate(classifier, str(gold), LabelledConfig())["scores"]
+    assert found["scores"] == evaluate(classifier, gold, others=classifier / "model")["scores"]
     with pytest.raises(ConfigError, match="run is a model for pretraining, .*out for classify"):
         evaluate(classifier, str(gold), LabelledConfig(), others=[tiny_run])
     with pytest.raises(ConfigError, match="evaluate one model"):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import threading
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -229,3 +230,30 @@ def test_an_encoder_keeps_its_mode_and_no_hooks(
         attention_weights(encoder, ids)
     assert encoder.training is training
     assert not any(layer._forward_hooks for layer in attention_layers(encoder))
+
+
+def test_threads_that_share_a_model_do_not_disturb_one_another(folders: dict[str, Path]) -> None:
+    model = load_model(folders["bert"])
+    maps, vector = model.attention("a b c").weights, model.embed("h g f")
+    importance = model.head_importance("a b c")
+    others: list[np.ndarray] = []
+
+    def meanwhile(module: nn.Module, given: tuple[Any, ...]) -> None:
+        if threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=lambda: others.append(model.embed("h g f")))
+            other.start()
+            other.join()
+
+    hook = attention_layers(model.loaded.objective.encoder)[1].register_forward_pre_hook(meanwhile)
+    assert np.array_equal(model.attention("a b c").weights, maps)
+    assert np.array_equal(model.head_importance("a b c"), importance)
+    hook.remove()
+    assert len(others) > 3 and all(np.array_equal(other, vector) for other in others)
+
+
+def test_a_text_is_not_read_as_its_characters(folders: dict[str, Path]) -> None:
+    model = load_model(folders["bert"])
+    assert np.array_equal(model.head_importance("a b c"), model.head_importance(text for text in ["a b c"]))
+    for stream in (model.embed_stream, model.score_stream, model.vectors_stream):
+        with pytest.raises(InputError, match="'abc' is one text: expected a list of them"):
+            list(stream("abc"))

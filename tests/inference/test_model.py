@@ -1,5 +1,7 @@
 """A loaded model's answers against answers computed by hand, one text at a time."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +15,11 @@ from tiny_language_models import tiny_language_model
 from firth.data.rows import pack_lists
 from firth.errors import CheckpointError, ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, write_model
+from firth.inference.embedding import layer_number
 from firth.inference.masks import check_masked
 from firth.inference.model import Model, load_model
 from firth.inference.text_scores import MinimalPair
+from firth.inference.token_vectors import Mix
 from firth.models.bert import Bert
 from firth.objectives.masked_lm import MaskedLM
 from firth.packed import Hidden
@@ -388,3 +392,21 @@ def test_a_model_that_computes_no_numbers_answers_nothing() -> None:
     for ask in asked:
         with pytest.raises(CheckpointError, match="outputs are not finite numbers: its weights are damaged"):
             ask()
+
+
+def test_a_loaded_model_is_not_copied(model: Model) -> None:
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(ConfigError, match="not copied, pickled or given to another process: give its path"):
+            copied(model)
+
+
+@pytest.mark.parametrize("device", ["gpu", "", "mps", "cpu:0", "cuda:x"])
+def test_devices_have_names(folders: dict[str, Path], device: str) -> None:
+    with pytest.raises(ConfigError, match=r"^device=.*: expected 'cpu', 'cuda' or 'cuda:0'$"):
+        load_model(folders["bert"], device=device)
+
+
+def test_numbers_of_layers_may_be_numpys(model: Model) -> None:
+    assert layer_number(model.loaded, np.int64(-2)) == layer_number(model.loaded, -2)
+    with pytest.raises(ConfigError, match="layer 1 is one layer, and mix combines several"):
+        model.embed("a b", layer=1, mix=Mix(kind="mean"))

@@ -28,6 +28,12 @@ def test_what_cannot_be_asked() -> None:
     made = tiny_language_model("bert")
     with pytest.raises(InputError, match="has no tokens: give two texts"):
         made.follows("a1", " ")
+    with pytest.raises(InputError, match="'abc' is one text: expected a list of them"):
+        made.follows("abc", ["a1", "b2", "c3"])
+    with pytest.raises(InputError, match="2 first texts and 1 second ones: expected equal numbers"):
+        made.follows(["a1", "b2"], ["c3"])
+    with pytest.raises(InputError, match="'ab': expected a pair of texts"):
+        list(made.follows_stream(text for text in ["ab"]))
     with pytest.raises(LengthError, match="has 18 tokens, the model reads at most 16"):
         made.follows("a1 " * 5, "b2 " * 10)
     with pytest.raises(ConfigError, match="no trained next-sentence head: train one with firth pretrain"):

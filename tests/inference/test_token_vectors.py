@@ -8,6 +8,7 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 import torch
+from tiny_language_models import tiny_language_model
 
 from firth.data.rows import pack_words
 from firth.errors import ConfigError, InputError
@@ -202,3 +203,11 @@ def test_memory_holds_a_block_of_texts_not_all(monkeypatch: pytest.MonkeyPatch) 
     for number, _ in enumerate(made.vectors_stream(texts(), -1), start=1):
         assert read <= number + 4
     assert read == 20
+
+
+def test_layers_that_are_not_stored_are_named() -> None:
+    (found,) = tiny_language_model("bert").vectors_stream(["a1 b2"], 1)
+    assert np.array_equal(found.layer(1), found.layer(-1))
+    for number in (2, -2, 99):
+        with pytest.raises(ConfigError, match=f"layer {number}: these vectors are of the layers 1$"):
+            found.layer(number)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from firth.errors import ConfigError
-from firth.models.bilm import Bilm, turned_round
+from firth.models.bilm import Bilm
 from firth.models.config import BilmConfig
 from firth.packed import Rows, Tokens
 from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, mark_row
@@ -159,10 +159,6 @@ def test_dropout_falls_on_the_input_of_each_layer_and_on_its_residual() -> None:
     torch.testing.assert_close(ratio[ratio != 0], torch.full((kept,), 4 / 3).double(), rtol=1e-4, atol=0)
     # Layer 0 is not dropped: dropout applies only to the LSTMs' inputs.
     assert torch.equal(layers[0], encoder.eval()(tokens_of(*rows), keep=(0,)).top)
-
-
-def test_rows_turned_round() -> None:
-    assert turned_round(Rows.from_lengths([3, 1, 2])).tolist() == [2, 1, 0, 3, 5, 4]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,13 @@ def test_every_cell_on_tiny_models(
 def test_too_few_occurrences_are_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="only 0 clear occurrences of a sense of 'band'"):
         senses.occurrence_cell(tmp_path, text=str(text), cues=CUES, rules={})
+
+
+def test_occurrences_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Even with characters at which ``str.splitlines`` splits."""
+    one = LabelledOccurrence("bank", "money", "A title", "The bank\u2028\x85 pays.", 4)
+    (tmp_path / "occurrences.jsonl").write_text(json.dumps(asdict(one), ensure_ascii=False) + "\n", "utf-8")
+    assert senses.read_occurrences(str(tmp_path / "occurrences.jsonl")) == [one]
 
 
 def test_points_lie_apart_as_the_vectors_do() -> None:

@@ -35,6 +35,12 @@ def test_find_files_in_folders_globs_and_by_name(tmp_path: Path) -> None:
     assert names(tmp_path / "**" / "*.gz") == ["sub/c.txt.gz"]
 
 
+def test_one_path_needs_no_list(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("One.")
+    assert find_files(path) == find_files(str(path)) == find_files([path]) == [path]
+
+
 def test_find_files_names_what_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for given_path, message in [

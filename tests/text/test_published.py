@@ -183,6 +183,8 @@ def test_broken_files(tmp_path: Path) -> None:
     (path / "tokenizer_config.json").write_text("{")
     with pytest.raises(TokenizerError, match="cannot be read as JSON"):
         read_published(path)
+    (path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {"\N{SUPERSCRIPT TWO}": {}}}))
+    assert read_published(path)[0].pieces == CASED
 
 
 @pytest.mark.parametrize(

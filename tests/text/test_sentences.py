@@ -120,6 +120,8 @@ def test_decomposed_text_is_split_like_composed_text(paragraph: str) -> None:
     assert [normalize("NFC", s) for s in split_sentences(normalize("NFD", paragraph))] == split_sentences(paragraph)
 
 
-def test_hostile_input_is_linear() -> None:
-    for unit in (".", '."', "a. ", "J. ", "다.", "( ", ". (", "1. ", ".\t"):
-        split_sentences(unit * 100_000)
+@pytest.mark.parametrize("unit", [".", '."', "a. ", "J. ", "다.", "( ", ". (", "1. ", ".\t"])
+def test_hostile_input_is_split_in_a_moment(unit: str) -> None:
+    """In quadratic time it would take hours."""
+    paragraph = unit * 100_000
+    assert re.sub(r"\s", "", "".join(split_sentences(paragraph))) == re.sub(r"\s", "", paragraph)

@@ -3,6 +3,7 @@
 import pickle
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import google_reference as reference
 import pytest
@@ -244,7 +245,11 @@ def test_many_equals_one() -> None:
     assert tokenizer.ids_many(texts) == [tokenizer.encode(text).ids for text in texts]
     assert tokenizer.ids_many(texts) == [tokenizer.ids_many([text])[0] for text in texts]
     assert tokenizer.ids_many([]) == [] == tokenizer.encode_many([])
-    assert tokenizer.decode([2, *tokenizer.encode("unwanted , running").ids, 3]) == "unwanted, running"
+    ids = [2, *tokenizer.encode("unwanted , running").ids, 3]
+    assert tokenizer.decode(ids) == tokenizer.decode(iter(ids)) == "unwanted, running"
+    encoded: Any = tokenizer.encode("unwanted")
+    with pytest.raises(InputError, match="decode takes the ids of one text"):
+        tokenizer.decode(encoded)
     for wrong in (-1, tokenizer.size):
         with pytest.raises(InputError, match=f"^{wrong}: no token has this id; expected 0 to {tokenizer.size - 1}$"):
             tokenizer.decode([2, wrong])

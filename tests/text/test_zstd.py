@@ -1,11 +1,13 @@
 """.zst files: consecutive frames, and a truncated frame."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from firth.errors import InputError
 from firth.text.corpus import CorpusReader, read_text_lines
+from firth.text.zstd import open_zstd
 
 zstandard = pytest.importorskip("zstandard")
 TEXT = "".join(f"Line {i} of the text.\n" + "\n" * (i % 5 == 0) for i in range(20_000))
@@ -19,6 +21,17 @@ def test_frames_are_read_to_the_last(tmp_path: Path) -> None:
     plain = tmp_path / "a.txt"
     plain.write_text(TEXT)
     assert [d.paragraphs for d in CorpusReader([path])] == [d.paragraphs for d in CorpusReader([plain])]
+
+
+def test_what_repeats_a_thousandfold_is_read_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(zstandard.compress(b"a line\n" * 30_000_000))
+    with path.open("rb") as packed, open_zstd(packed) as source:
+        tracemalloc.start()
+        assert source.read(1 << 18) == (b"a line\n" * 40_000)[: 1 << 18]
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most < 60e6 < 7 * 30e6 and path.stat().st_size < 1e5
 
 
 def test_a_frame_with_the_largest_window_is_read(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def _word_spans(codes: np.ndarray, row: np.ndarray, config: GramConfig) -> list[
     end = np.flatnonzero(marks | (letters & ~after)) + 1
     spans = []
     for n in range(1, config.words + 1):
-        a, b = start[: len(start) - n + 1], end[n - 1 :]
+        a, b = start[: max(len(start) - n + 1, 0)], end[n - 1 :]
         together = row[a] == row[b - 1]
         spans.append((a[together], b[together]))
     return spans or [(start[:0], end[:0])]

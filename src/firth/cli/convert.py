@@ -80,7 +80,8 @@ def convert(
     allow_unknown_hangul
         Convert even if the tokenizer reads Korean words of its own vocabulary as unknown.
     dtype
-        dtype of the stored weights, for --as firth, hf and st; bfloat16 halves the file; as in SOURCE if not given.
+        dtype of the stored weights, for --as firth, hf and st; bfloat16 halves the file. Default: float32 for hf and
+        st, whose tools compute in it; as in SOURCE for firth.
     int8
         With --as onnx: also write model_int8.onnx, if it scores as well on --data.
     data

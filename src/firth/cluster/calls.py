@@ -116,7 +116,8 @@ def stop(references: Sequence[Any], cluster: Cluster, show: Callable[[], None] =
         for reference in left:
             ray.cancel(reference)
         while left and time.monotonic() < give_up_s:
-            left = [reference for reference in left if reference not in wait(left, cluster)]
+            done = wait(left, cluster)
+            left = [reference for reference in left if reference not in done]
             show()
     finally:
         kill(left)

@@ -179,7 +179,7 @@ def _hush() -> None:
 def _head(address: str) -> tuple[str, int] | None:
     """Host and port of an address, which must answer; None for an address without them, such as auto."""
     host, colon, port = address.removeprefix("ray://").partition("/")[0].rpartition(":")
-    if not (colon and port.isdigit()):
+    if not (colon and port.isascii() and port.isdecimal()):
         return None
     head = host.strip("[]"), int(port)
     try:

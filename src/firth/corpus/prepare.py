@@ -115,7 +115,9 @@ def prepare(
     (sampled by a hash of their text) that are lower-cased, so that a cased model can read such text too.
     """
     out = Path(out)
-    check_processors("workers", workers or 1, WORKERS_EACH)
+    check_processors("workers", 1 if workers is None else workers, WORKERS_EACH)
+    if lines not in ("paragraph", "sentence", "book"):
+        raise ConfigError(f"lines={lines!r}: expected 'paragraph', 'sentence' or 'book'")
     if bool(dev_second) != bool(dev and second):
         raise ConfigError("held-out parallel text needs both sides: give both --dev and --dev-second, or neither")
     cleaning = cleaning or Cleaning()

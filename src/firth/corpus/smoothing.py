@@ -39,7 +39,7 @@ def smoothed_languages(texts: Sequence[str | Path], exponent: float = EXPONENT) 
     """
     if not 0 <= exponent <= 1:
         raise ConfigError(f"--smooth {exponent:g}: expected 0 (equal shares) to 1 (shares as they are), such as 0.7")
-    if len(texts) < 2:
+    if isinstance(texts, str | Path) or len(texts) < 2:
         raise ConfigError("--smooth is between languages: give a TEXT for each, such as en.txt ko.txt")
     files = [tuple(find_files([text])) for text in texts]
     seen: dict[Path, str] = {}

@@ -134,9 +134,7 @@ def _check_options(size: int, kind: str, score: str | None, workers: int | None,
         raise ConfigError(f"score={score!r} applies to WordPiece only: {does} what is most frequent; leave it out")
     if score not in (None, "frequency", "likelihood"):
         raise ConfigError(f"score={score!r} is not known; choose 'frequency' or 'likelihood'")
-    if workers is not None and workers < 1:
-        raise ConfigError(f"workers={workers} is not possible; pass 1 or more")
-    check_processors("workers", workers or 1, WORKERS_EACH)
+    check_processors("workers", 1 if workers is None else workers, WORKERS_EACH)
     if max_types < 1:
         raise ConfigError(f"max_types={max_types} is not possible; pass 1 or more")
 

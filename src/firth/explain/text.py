@@ -166,12 +166,13 @@ def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Par
     layout, tokenizer = model.loaded.layout, model.loaded.tokenizer
     if embeddings is None or not hasattr(embeddings, "positions"):
         return None
+    room = min(MOST_INPUT, model.loaded.max_length or MOST_INPUT)
     if layout.has_segments and len(texts) > 1 and not encodes_apart(model.loaded):
-        half = (MOST_INPUT - layout.n_special_pair) // 2
+        half = (room - layout.n_special_pair) // 2
         first, second = pair_texts(model.loaded, *texts[:2])
         row, segments = marked_pair(layout, first.part(0, half), second.part(0, half))
     else:
-        row = layout.single(tokenizer.encode(texts[0]).ids)[:MOST_INPUT]
+        row = layout.single(tokenizer.encode(texts[0]).ids)[:room]
         segments = [0] * len(row)
     tables = {
         "token": (embeddings.pieces, row, [f"E({visible(tokenizer.piece(i))})" for i in row]),

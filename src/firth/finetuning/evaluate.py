@@ -22,7 +22,7 @@ from firth.inference.fast import make_fast
 from firth.inference.gate import MAX_DROP, Gate, gated_folder, record_gate
 from firth.inference.joint import find_joint, read_joint
 from firth.inference.loading import check_baseline_options
-from firth.inference.precision import ON_CPU, Precision
+from firth.inference.precision import ON_CPU, Precision, check_precision
 from firth.inference.score import Answer, score_records
 from firth.machine import find_machine
 from firth.manifest import file_sha256
@@ -49,7 +49,7 @@ def evaluate(
     split: str = "dev",
     precision: Precision = "float32",
     max_drop: float | None = None,
-    others: Sequence[str | Path] = (),
+    others: str | Path | Sequence[str | Path] = (),
     published_text: bool = False,
 ) -> dict[str, Any]:
     """Score a fine-tuned model on a file, or with ``task`` on a split of a published data set in folder ``data``.
@@ -64,6 +64,8 @@ def evaluate(
     google-research/bert recovers.
     """
     data = str(data)
+    others = [others] if isinstance(others, str | Path) else list(others)
+    check_precision(precision)
     if max_drop is not None:
         _check_drop(precision, max_drop)
     if others and (precision == "int8" or max_drop is not None):
@@ -226,6 +228,8 @@ def _checksums(task: str, data: str, split: str) -> dict[str, str]:
 def read_gold(task: str, data: str, config: LabelledConfig, problems: Problems, split: str = "dev") -> list[Any]:
     """Read labelled records from a file, or a split of a data set (``data`` is its folder, or one of its files)."""
     if task not in DATASETS:
+        if split != "dev":
+            raise ConfigError(f"--split {split} is for a --task that names a data set: leave it out")
         return read_file(kind_of_task(task), data, config, problems)
     if split not in DATASETS[task].splits:
         raise ConfigError(f"--split {split}: {task} has {', '.join(DATASETS[task].splits)}")

@@ -5,6 +5,7 @@ recomputed from the queries and keys of its projection. A test checks that the t
 """
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -131,9 +132,11 @@ def attention_weights(
     if not layers:
         raise ConfigError("this model has no attention weights: only Transformers have")
     seen: list[Tensor] = []
+    thread = threading.get_ident()
 
     def watch(layer: SelfAttention, given: tuple[Any, ...], _: Tensor) -> None:
-        seen.append(head_weights(layer, given[0], scaled=scaled))
+        if threading.get_ident() == thread:  # others may use the same model
+            seen.append(head_weights(layer, given[0], scaled=scaled))
 
     device, was_training = next(encoder.parameters()).device, encoder.training
     with torch.inference_mode(), ExitStack() as hooks:
@@ -228,8 +231,11 @@ def cross_attention(loaded: Loaded, source: str, target: str | Callable[[str], s
 def cross_weights(decoder: Decoder, run: Callable[[], object]) -> Float[np.ndarray, "L N Tt Ts"]:
     """Collect each block's attention weights from target to source tokens while ``run`` processes one pair."""
     seen: list[Tensor] = []
+    thread = threading.get_ident()
 
     def watch(layer: CrossAttention, given: tuple[Any, ...], _: Tensor) -> None:
+        if threading.get_ident() != thread:  # others may use the same model
+            return
         x, _, (keys, _), _ = given
         q = layer.query(x).unflatten(-1, (layer.n_heads, -1)).transpose(0, 1).float()
         scores = q @ keys.permute(1, 2, 0).float() / math.sqrt(q.shape[-1])
@@ -271,9 +277,12 @@ def head_importance(encoder: Encoder, score: Callable[[], Iterable[TextScore]]) 
 
 @contextmanager
 def without_head(layer: SelfAttention, head: int) -> Iterator[None]:
-    """Silence one head of a layer inside the context: it contributes nothing to the layer's output."""
+    """Silence one head of a layer inside the context: it contributes nothing to the layer's output in this thread."""
+    thread = threading.get_ident()
 
-    def silence(module: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor]:
+    def silence(module: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor] | None:
+        if threading.get_ident() != thread:
+            return None
         (context,) = given
         heads = context.unflatten(-1, (layer.n_heads, -1)).clone()
         heads[..., head, :] = 0

@@ -5,7 +5,7 @@ The first and the last need only the tokenizer; between them ``embed_stream`` or
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TypeVar, get_args
+from typing import SupportsIndex, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -42,6 +42,8 @@ def embed_stream(
     layer, how, unit = check_embedding(loaded, layer, pool)
     if mix is not None and how == "summary":
         raise ConfigError("the summary vector exists only at the top layer: leave out the mix, or choose another pool")
+    if mix is not None and layer != layer_number(loaded, -1):
+        raise ConfigError(f"layer {layer} is one layer, and mix combines several: leave one of them out")
     choice = layer if mix is None else resolve_mix(loaded, mix)
     source = iter(texts)
     while some := list(islice(source, at_once)):
@@ -70,14 +72,14 @@ def _embed_some(
         yield joined
 
 
-def layer_number(loaded: Loaded, layer: int) -> int:
+def layer_number(loaded: Loaded, layer: SupportsIndex) -> int:
     """Resolve a layer to its index from 0; ConfigError for one that the model lacks."""
     n_layers = len(loaded.objective.encoder.widths) - 1
-    if type(layer) is not int or not -n_layers - 1 <= layer <= n_layers:
+    if isinstance(layer, bool) or not hasattr(layer, "__index__") or not -n_layers - 1 <= layer.__index__() <= n_layers:
         raise ConfigError(
             f"layer {layer}: this model has layers 0 (embeddings) to {n_layers}, or -1 to -{n_layers + 1}"
         )
-    return layer % (n_layers + 1)
+    return layer.__index__() % (n_layers + 1)
 
 
 def check_embedding(loaded: Loaded, layer: int, pool: Pool | None) -> tuple[int, Pool, bool]:

@@ -41,6 +41,7 @@ class Ensemble:
     models: Sequence[Model | Baseline]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "models", tuple(self.models))  # a list could change later
         for number, model in enumerate(self.models, 1):
             if not isinstance(model, Model):
                 raise ConfigError(f"model {number} is a baseline ({model.system}), which answers alone")

@@ -18,6 +18,7 @@ from firth.folder import PRETRAINING, Loaded
 from firth.inference.outputs import check_finite
 from firth.objectives.masked_lm import MaskedLM
 from firth.systems import has_weights
+from firth.text.tokenizer import whole_text
 
 MASK = "[MASK]"
 
@@ -92,7 +93,7 @@ def masked_base(loaded: Loaded) -> str:
 def masked_row(loaded: Loaded, text: str) -> MaskedRow:
     """Tokenise a text; InputError if it has no mask, LengthError if it is longer than the model's maximum."""
     tokenizer, layout = loaded.tokenizer, loaded.system.layout(loaded.tokenizer)
-    parts = text.split(MASK)
+    parts = whole_text(text).split(MASK)
     if len(parts) == 1:
         raise InputError(f"{shorten(text)} has no {MASK}: write one in place of the word to predict")
     ids, starts, at = list[int](), list[int](), 0

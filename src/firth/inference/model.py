@@ -1,16 +1,17 @@
 """``firth.load``: load a model folder for inference."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from firth.errors import ConfigError
+from firth.errors import ConfigError, InputError
 from firth.folder import Loaded
 from firth.formats.table import open_model
 from firth.inference.answering import answer_stream, task_model
@@ -41,7 +42,7 @@ from firth.inference.translating import Search, Translated, translate_stream
 from firth.inference.word_table import Neighbour, table_of
 from firth.packed import Hidden, Tokens
 from firth.tasks.config import Pool, TowersConfig
-from firth.tasks.items import AT_ONCE, RECORDS, listed, record_of
+from firth.tasks.items import AT_ONCE, RECORDS, check_several, listed, record_of
 from firth.tasks.learnt import check_pair, learnt_pairs
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record, Text
@@ -70,6 +71,9 @@ class Model:
     budget_tokens: int = 4096
     path: str = ""
     n_parameters: int = 0
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigError("a loaded model is not copied, pickled or given to another process: give its path instead")
 
     def __repr__(self) -> str:
         size = f"{self.n_parameters / 1e6:.1f} M parameters"
@@ -161,7 +165,7 @@ class Model:
         """Yield the vectors of ``embed`` one by one; holds ``at_once`` texts in memory."""
         return embed_stream(
             self.loaded,
-            texts,
+            check_several(texts),
             layer,
             pool,
             mix,
@@ -191,8 +195,10 @@ class Model:
         """
         numbers: Sequence[int] = range(len(self.loaded.objective.encoder.widths))
         if choice is not None:
-            numbers = (layer_number(self.loaded, choice),) if isinstance(choice, int) else choice.numbers
-        return vectors_stream(self.loaded, texts, numbers, encode=self._encode, budget_tokens=self.budget_tokens)
+            numbers = choice.numbers if isinstance(choice, ResolvedMix) else (layer_number(self.loaded, choice),)
+        return vectors_stream(
+            self.loaded, check_several(texts), numbers, encode=self._encode, budget_tokens=self.budget_tokens
+        )
 
     def mix(self, mix: Mix) -> ResolvedMix:
         """Resolve a mix of layers for this model, for ``vectors_stream`` and ``TextVectors.mixed``."""
@@ -214,7 +220,7 @@ class Model:
 
     def score_stream(self, texts: Iterable[str]) -> Iterator[TextScore]:
         """As ``score_texts``, one text after another, in constant memory."""
-        return score_texts(self.loaded, texts, device=self.device, budget_tokens=self.budget_tokens)
+        return score_texts(self.loaded, check_several(texts), device=self.device, budget_tokens=self.budget_tokens)
 
     def next_tokens(self, text: str, top_k: int = 10) -> list[Candidate]:
         """Return the most probable tokens after a text (before it for a backward model) with probabilities, best first.
@@ -234,11 +240,16 @@ class Model:
         """
         if isinstance(first, str) and isinstance(second, str):
             return next(self.follows_stream([(first, second)]))
-        return list(self.follows_stream(zip(first, second, strict=True)))
+        firsts, seconds = list(check_several(first)), list(check_several(second))
+        if len(firsts) != len(seconds):
+            raise InputError(f"{len(firsts)} first texts and {len(seconds)} second ones: expected equal numbers")
+        return list(self.follows_stream(zip(firsts, seconds, strict=True)))
 
     def follows_stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:
         """As ``follows``, one pair after another, in constant memory."""
-        return follow_probabilities(self.loaded, pairs, device=self.device, budget_tokens=self.budget_tokens)
+        return follow_probabilities(
+            self.loaded, map(_pair, pairs), device=self.device, budget_tokens=self.budget_tokens
+        )
 
     def prefers_good(self, pairs: Iterable[MinimalPair]) -> Iterator[tuple[MinimalPair, bool]]:
         """Yield each minimal pair, and whether the model gives its ``good`` sentence the higher probability."""
@@ -272,13 +283,14 @@ class Model:
         """
         return cross_attention(self.loaded, source, self.translate if target is None else target, self.device)
 
-    def head_importance(self, texts: Sequence[str]) -> Float[np.ndarray, "L N"]:
+    def head_importance(self, texts: str | Iterable[str]) -> Float[np.ndarray, "L N"]:
         """Measure how far silencing each head lowers the mean log-probability of the texts' tokens, in nats.
 
         This measures use, not meaning: heads can replace one another (Michel et al. 2019). ConfigError for a model that
         cannot score texts, or has no attention.
         """
-        return head_importance(self.loaded.objective.encoder, lambda: self.score_stream(texts))
+        scored = [texts] if isinstance(texts, str) else list(texts)
+        return head_importance(self.loaded.objective.encoder, lambda: self.score_stream(scored))
 
     def predict(self, items: Any) -> Any:
         """Predict one item, or each of several (a list, an array, a generator), in order.
@@ -292,7 +304,7 @@ class Model:
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
         """Yield each item's record and prediction; holds ``at_once`` items in memory."""
-        return self.answer_stream((self.record(item) for item in items), at_once=at_once)
+        return self.answer_stream((self.record(item) for item in check_several(items)), at_once=at_once)
 
     def answer_stream(
         self, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
@@ -337,7 +349,7 @@ class Model:
         """
         return translate_stream(
             self.loaded,
-            texts,
+            check_several(texts),
             search,
             device=self.device,
             budget_tokens=self.budget_tokens,
@@ -408,7 +420,12 @@ class Model:
     ) -> Iterator[Continuation]:
         """Yield each continuation; holds ``at_once`` prompts in memory."""
         return generate_stream(
-            self.loaded, prompts, writing, device=self.device, budget_tokens=self.budget_tokens, at_once=at_once
+            self.loaded,
+            check_several(prompts),
+            writing,
+            device=self.device,
+            budget_tokens=self.budget_tokens,
+            at_once=at_once,
         )
 
     def record(self, item: Any) -> Record:
@@ -420,6 +437,13 @@ class Model:
     def _encode(self, tokens: Tokens, keep: tuple[int, ...]) -> Hidden:
         hidden: Hidden = self.loaded.objective.encoder(tokens.to(self.device), keep=keep)
         return hidden
+
+
+def _pair(pair: Any) -> tuple[str, str]:
+    if isinstance(pair, str) or len(pair) != 2:
+        raise InputError(f"{pair!r}: expected a pair of texts")
+    first, second = pair
+    return first, second
 
 
 def load_model(
@@ -434,8 +458,8 @@ def load_model(
     may be repacked for inference (``firth.folder.read_model`` returns the originals). ConfigError if there is nothing
     at ``path`` or the machine lacks what an option requires, CheckpointError if the model cannot be read.
     """
-    if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device={device!r}: PyTorch finds no GPU here; leave it out, or give 'cpu'")
+    if device is not None:
+        check_device(device)
     if precision == "int8":
         check_gate(path)
     loaded = open_model(path)
@@ -452,3 +476,13 @@ def load_model(
     if not compile_regions(loaded.objective.encoder, place):
         raise ConfigError("compile: this machine has no compiler for it (g++ or clang++): install one, or leave it out")
     return Model(loaded, place, path=f"{words}, compiled", n_parameters=n_parameters)
+
+
+def check_device(device: str) -> None:
+    """Raise ConfigError for anything but the name of a device that is here."""
+    if not (isinstance(device, str) and re.fullmatch(r"cpu|cuda(:\d+)?", device, re.ASCII)):
+        raise ConfigError(f"device={device!r}: expected 'cpu', 'cuda' or 'cuda:0'")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError(f"device={device!r}: PyTorch finds no GPU here; leave it out, or give 'cpu'")
+    if int(device.partition(":")[2] or 0) >= max(torch.cuda.device_count(), 1):
+        raise ConfigError(f"device={device!r}: PyTorch finds {torch.cuda.device_count()} GPUs here, numbered from 0")

@@ -17,6 +17,7 @@ from firth.folder import Loaded
 from firth.inference.batching import in_batches
 from firth.layers.mixing import PoolKind, WeightedSum
 from firth.packed import Hidden, Tokens
+from firth.text.tokenizer import whole_text
 from firth.text.words import folded_word
 
 MixName = Literal["sum", "mean", "concat", "scalar"]
@@ -155,7 +156,9 @@ class TextVectors:
         return np.stack([self.of_words(x) for x in self.layers])
 
     def layer(self, number: int) -> Float[np.ndarray, "n H"]:
-        """The tokens' vectors of one layer; -1 is the top."""
+        """The tokens' vectors of one layer; -1 is the top. ConfigError for one that is not stored."""
+        if number not in self.numbers and not -len(self.each) <= number < 0:
+            raise ConfigError(f"layer {number}: these vectors are of the layers {', '.join(map(str, self.numbers))}")
         return self.each[self.numbers.index(number) if number >= 0 else number]
 
     def mixed(self, mix: ResolvedMix) -> Float[np.ndarray, "n H"]:
@@ -198,7 +201,7 @@ def vectors_stream(
     block, n_characters = list[str](), 0
     for text in texts:
         block.append(text)
-        n_characters += len(text)
+        n_characters += len(whole_text(text))
         if n_characters >= MOST_CHARACTERS or len(block) >= MOST_TEXTS:
             yield from _some(loaded, block, numbers, encode, budget_tokens)
             block, n_characters = [], 0

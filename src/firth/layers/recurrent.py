@@ -130,7 +130,7 @@ class BiRNN(nn.Module):
             raise ValueError(f"{len(x)} vectors for sequences of {rows.n_tokens} words")
         across = rectangles(rows)
         # The backward direction runs left to right over reversed sequences, so that padding follows the tokens.
-        turned = (rows.first + rows.last).index_select(0, rows.row_of_token()) - torch.arange(len(x), device=x.device)
+        turned = rows.turned()
         for layer in self.layers:
             assert isinstance(layer, nn.LSTM | nn.GRU)
             cell: Cell = "lstm" if isinstance(layer, nn.LSTM) else "gru"

@@ -57,7 +57,7 @@ class AwdLstm(Encoder):
         rows = tokens.rows
         if not self.config.backward:
             return self._read(tokens.ids, rows, keep, carry)
-        turned = _turned(rows)
+        turned = rows.turned()
         hidden = self._read(tokens.ids.index_select(0, turned), rows, keep, carry)
         layers = {number: x.index_select(0, turned) for number, x in hidden.layers.items()}
         return Hidden(layers, rows, hidden.summary, hidden.carry)
@@ -112,9 +112,3 @@ class AwdLstm(Encoder):
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """All parameters, bottom to top: embeddings, each layer."""
         return [list(part.parameters()) for part in (self.embeddings, *self.layers)]
-
-
-def _turned(rows: Rows) -> Int[Tensor, " T"]:
-    """Token indices with every sequence reversed."""
-    n_tokens = torch.arange(rows.n_tokens, device=rows.offsets.device)
-    return (rows.first + rows.last).index_select(0, rows.row_of_token()) - n_tokens

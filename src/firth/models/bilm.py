@@ -6,7 +6,7 @@ Source: Peters et al. 2018, and allenai/bilm-tf model.py, training.py.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from firth.layers.charcnn import CharacterCNN, each_once
@@ -91,7 +91,7 @@ class Bilm(Encoder):
         both directions, which makes a sentence's vectors depend on what was read before.
         """
         kept = kept_layers(keep, self.config.n_layers)
-        rows, turned = tokens.rows, turned_round(tokens.rows)
+        rows, turned = tokens.rows, tokens.rows.turned()
         x = self.read_words(tokens)
         state = self.begin(rows.n_rows, carry)
         ahead, state["ahead_hidden"], state["ahead_cell"] = self.ahead(
@@ -142,9 +142,3 @@ class Bilm(Encoder):
         """All parameters, bottom to top: words, each layer in both directions."""
         pairs = zip(self.ahead.layers, self.back.layers, strict=True)
         return [list(self.words.parameters()), *([*a.parameters(), *b.parameters()] for a, b in pairs)]
-
-
-def turned_round(rows: Rows) -> Int[Tensor, " T"]:
-    """Token indices with every sequence reversed."""
-    row = rows.row_of_token()
-    return (rows.first + rows.last).index_select(0, row) - torch.arange(rows.n_tokens, device=rows.offsets.device)

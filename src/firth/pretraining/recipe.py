@@ -83,7 +83,8 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
     """Build a recipe from plain data and settings.
 
     Missing options follow from the model: system, configuration, instance plan and published settings.
-    ``vocab_size``: that of the corpus's tokenizer, used if the recipe does not give it.
+    ``vocab_size``: that of the corpus's tokenizer, used if neither the recipe nor the model gives it. ConfigError,
+    beginning with ``where``, for what does not fit or is missing.
     """
     plain = without_sizes(data, _plain(data, settings, where))
     plain["model"] = resolve_model(plain["model"])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -191,6 +191,10 @@ def _run(
     on: str,
     restarts: int,
 ) -> Outcome:
+    if sharding not in get_args(Sharding):
+        raise ConfigError(f"sharding={sharding!r}: expected {', '.join(map(repr, get_args(Sharding)))}")
+    if restarts < 0:
+        raise ConfigError(f"restarts={restarts}: expected 0 or more")
     if not on:
         return run_recipe(recipe, run, tell, processes, sharding)
     # Imported here because that module's ranks run what this one defines.

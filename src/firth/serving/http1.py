@@ -11,7 +11,8 @@ _OFFER = re.compile(rb"(?<=\n)upgrade(?=:)", re.IGNORECASE)
 class Http1Protocol(HttpToolsProtocol):
     """Hides the header ``Upgrade``, after which the parser would take a request's body for another protocol.
 
-    Java's client uses it to offer HTTP/2 with each request, and so does ``curl --http2``.
+    Java's client uses it to offer HTTP/2 with each request, and so does ``curl --http2``. It is not hidden in a
+    request that a client sends before the answer to its last one, which neither does.
     """
 
     _in_body = False

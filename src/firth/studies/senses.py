@@ -231,7 +231,8 @@ def model_cell(folder: Path, *, occurrences: str, model: str, k: int) -> dict[st
 
 def read_occurrences(path: str) -> list[LabelledOccurrence]:
     """Read the occurrences chosen by their cell."""
-    return [LabelledOccurrence(**json.loads(line)) for line in Path(path).read_text("utf-8").splitlines()]
+    # Not splitlines, which also splits at characters that a sentence may contain, such as U+2028.
+    return [LabelledOccurrence(**json.loads(line)) for line in Path(path).read_text("utf-8").split("\n") if line]
 
 
 def accuracies(ones: Sequence[LabelledOccurrence], x: Float[np.ndarray, "n H"], k: int) -> dict[str, float]:

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from firth.errors import InputError
 from firth.tasks.readers.tagging import word_spans
 from firth.text.records import Choice, Question, Record, Tagged, Text
+
+_T = TypeVar("_T")
 
 # Records predicted together: enough to find many of similar length.
 AT_ONCE = 1024
@@ -95,6 +97,13 @@ def listed(items: Any) -> tuple[list[Any], bool]:
     """The items as a list, and whether several were given: a text, a pair (a tuple) and an object (a dict) are one."""
     several = isinstance(items, Iterable) and not isinstance(items, (str, tuple, Mapping))
     return (list(items), True) if several else ([items], False)
+
+
+def check_several(items: Iterable[_T]) -> Iterable[_T]:
+    """The items unchanged; InputError for a text, which would be read as its characters."""
+    if isinstance(items, str):
+        raise InputError(f"{items[:60]!r} is one text: expected a list of them")
+    return items
 
 
 def _string(value: Any) -> str:

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from firth.errors import InputError
+from firth.errors import ConfigError, InputError
 from firth.progress import say
 from firth.remote import RemotePath
 from firth.text.archives import BROKEN_ARCHIVE, unpacked
@@ -80,6 +80,8 @@ class CorpusReader:
     def __init__(
         self, paths: Sequence[str | Path], errors: Literal["replace", "strict"] = "replace", *, books: bool = False
     ):
+        if errors not in ("replace", "strict"):
+            raise ConfigError(f"errors={errors!r}: expected 'replace' or 'strict'")
         self.files = find_files(paths)
         self.errors, self.books = errors, books
         self.report = ReadReport()

@@ -19,13 +19,15 @@ _MADE = ("firth.json", "tokenizer.json", "progress.jsonl", "tokenizer/tokenizer.
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def find_files(paths: Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
+def find_files(paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
     """Expand files, folders and glob patterns, also at addresses such as s3://…, to text files, each once, in order.
 
     Folders are searched recursively in sorted order, following links; hidden names and names without one of the
     ``suffixes`` are skipped. A file given by name may have any suffix. Raises InputError for a path or pattern that
     matches no file, for a name that is not UTF-8, and for a pipe, which cannot be read twice.
     """
+    if isinstance(paths, str | Path):
+        paths = [paths]
     if not paths:
         raise InputError("no text files given; name at least one file, folder or glob pattern")
     found: dict[str, Path] = {}

@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -72,7 +72,7 @@ class OpenWords(Tokenizer):
             )
         return word
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Join words with spaces, without special tokens."""
         return " ".join(self.piece(number) for number in ids if number not in self._reserved)
 

@@ -133,7 +133,8 @@ def _check_added(file: Path, about: Mapping[str, Any], size: int) -> None:
     numbers = read_json(beside).values() if beside.is_file() else ()
     listed = about.get("added_tokens_decoder")
     named = listed if isinstance(listed, Mapping) else {}
-    behind = [n for n in (*numbers, *(int(key) for key in named if key.isdigit())) if isinstance(n, int) and n >= size]
+    keys = (int(key) for key in named if key.isascii() and key.isdecimal())
+    behind = [n for n in (*numbers, *keys) if isinstance(n, int) and n >= size]
     if behind:
         where = beside.name if beside.is_file() else "tokenizer_config.json"
         raise TokenizerError(

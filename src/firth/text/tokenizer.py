@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -316,11 +316,14 @@ class Tokenizer:
         """The characters of the tokens of an open vocabulary (``text/open_words.py``); None for other tokenizers."""
         return None
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Join tokens into readable text, without special tokens; InputError for an id that no token has."""
+        if isinstance(ids, Encoded):
+            raise InputError("decode takes the ids of one text: give the .ids of what encode returned")
+        ids = list(ids)
         if wrong := [number for number in ids if not 0 <= number < self.size]:
             raise InputError(f"{wrong[0]}: no token has this id; expected 0 to {self.size - 1}")
-        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+        return str(self._backend.decode(ids, skip_special_tokens=True))
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return _from_state, (self._backend.to_str(),)
@@ -419,7 +422,10 @@ def tokenizer_file(path: Path) -> Path:
     for name in VOCABULARIES:
         if (path / name).is_file():
             return path / name
-    raise TokenizerError(f"{path}: this folder has neither tokenizer.json nor vocab.txt, nor OpenAI GPT's {_THEIRS}")
+    inside = f"; perhaps {path / 'model'} has one" if (path / "model").is_dir() else ""
+    raise TokenizerError(
+        f"{path}: this folder has neither tokenizer.json nor vocab.txt, nor OpenAI GPT's {_THEIRS}{inside}"
+    )
 
 
 def _read_json(file: Path) -> tokenizers.Tokenizer:

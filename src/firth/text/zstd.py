@@ -6,6 +6,8 @@ from typing import Any, BinaryIO
 from firth.errors import InputError
 
 _READ = 1 << 17  # bytes
+# Bytes decompressed at a time. Three may hold a block of 128 kB, so these hold at most 44 MB.
+_SLICE = 1 << 10
 # Dumps are compressed with --long=31; by default the library reads windows of at most 128 MB.
 _LARGEST_WINDOW = 1 << 31  # bytes
 
@@ -17,7 +19,7 @@ class _Unpacked(io.RawIOBase):
         self._raw = raw
         self._zstandard = zstandard
         self._frame: Any = None
-        self._packed = b""  # read, not yet decompressed
+        self._packed = memoryview(b"")  # read, not yet decompressed
         self._ready = b""
 
     def readable(self) -> bool:
@@ -25,21 +27,22 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            if not self._packed and not (packed := self._raw.read(_READ)):
+            if not self._packed:
+                self._packed = memoryview(self._raw.read(_READ))
+            if not self._packed:
                 if self._frame is not None:
                     raise EOFError("the last frame ends too early")
                 return 0
-            if not self._packed:
-                self._packed = packed
+            packed, self._packed = self._packed[:_SLICE], self._packed[_SLICE:]
             try:
                 if self._frame is None:
                     unpacker = self._zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW)
                     self._frame = unpacker.decompressobj()
-                self._ready = self._frame.decompress(self._packed)
+                self._ready = self._frame.decompress(packed)
             except self._zstandard.ZstdError as error:
                 raise EOFError(str(error)) from None
-            self._packed = self._frame.unused_data if self._frame.eof else b""
             if self._frame.eof:
+                self._packed = memoryview(self._frame.unused_data + self._packed.tobytes())
                 self._frame = None
         size = min(len(buffer), len(self._ready))
         buffer[:size], self._ready = self._ready[:size], self._ready[size:]

@@ -119,8 +119,10 @@ class Muon(AdamW):
         for group in matrices:
             for p in group["params"]:
                 if p.grad is not None:
-                    mean = self.state[p].setdefault(_MOMENTUM, torch.zeros_like(p))
-                    mean.lerp_(p.grad, 1 - self.momentum)
+                    state = self.state[p]
+                    if _MOMENTUM not in state:
+                        state[_MOMENTUM] = torch.zeros_like(p)
+                    mean = state[_MOMENTUM].lerp_(p.grad, 1 - self.momentum)
                     updates.append((p, group, p.grad.lerp(mean, self.momentum)))
         pieces = [piece for _, group, update in updates for piece in update.chunk(group["projections"])]
         directions = iter(orthogonalized(pieces))

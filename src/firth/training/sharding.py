@@ -17,18 +17,18 @@ from firth.packed import Carry, Encoder
 from firth.training.collectives import World, sum_over_ranks
 from firth.training.config import OptimConfig
 from firth.training.optim import check_state, load_state, make_optimizer, state_tensors
+from firth.training.update import WholeUpdate
 
 _FLOAT_BYTES = 4
 
 
-class BucketUpdate:
+class BucketUpdate(WholeUpdate):
     """Every process has all weights and updates all of them; buckets of gradients are summed during the backward."""
 
-    exchanges, divided = True, False
+    exchanges = True
 
     def __init__(self, model: nn.Module, config: OptimConfig, scales: Mapping[str, float]):
-        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._most = config.clip_norm or float("inf")
+        super().__init__(model, config, scales)
         with warnings.catch_warnings():
             # Renamed in torch 2.13; older versions know this name only.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
@@ -38,34 +38,11 @@ class BucketUpdate:
                 _WithUnused(model), broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
             )
         self._parallel.register_comm_hook(None, _sum_bucket)
-        self.model: nn.Module = self._parallel
-        self.optimizer = make_optimizer(model, config, scales)
+        self.model = self._parallel
 
     def part(self, *, last: bool) -> None:
         # What DDP's no_sync does: gradients add up locally until the last micro-batch.
         self._parallel.require_backward_grad_sync = last
-
-    def clear(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def sum_and_clip(self) -> Tensor:
-        return nn.utils.clip_grad_norm_(self._named.values(), self._most)
-
-    def step(self) -> None:
-        self.optimizer.step()
-
-    def weights(self, model: nn.Module) -> dict[str, Tensor]:
-        return model.state_dict()
-
-    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-        model.load_state_dict(weights)
-
-    def state(self) -> dict[str, Tensor]:
-        return state_tensors(self._named, self.optimizer)
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        check_state(self._named, self.optimizer, state)
-        load_state(self._named, self.optimizer, state)
 
 
 class _WithUnused(nn.Module):
