@@ -16,7 +16,7 @@ from firth.formats import reading, writing
 from firth.formats.table import find_format, open_model
 from firth.inference.model import load_model
 from firth.systems import SYSTEMS
-from firth.tasks.config import ClassifyConfig, EmbeddingConfig, TagConfig, WindowConfig
+from firth.tasks.config import ClassifyConfig, EmbeddingConfig, RegressConfig, TagConfig, WindowConfig
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import load_tensors
 
@@ -241,6 +241,17 @@ def test_other_tools_compute_the_calibrated_probabilities(tmp_path: Path) -> Non
     # Firth's own folders keep the temperature beside the weights.
     convert(source, tmp_path / "again")
     assert read_model(tmp_path / "again").objective.config.temperature == 2.5
+
+
+def test_other_tools_compute_values_on_their_own_scale(tmp_path: Path) -> None:
+    options = RegressConfig(lowest=100.0, highest=900.0, centre=500.0, scale=200.0)
+    source = ours(tmp_path / "ours", "regress", fine_tuned("regress", options))
+    done = convert(source, tmp_path / "hf", "hf")
+    assert ("values", "centre 500, scale 200 are part of the last layer") in done.facts
+    before, after = read_model(source).objective, open_model(tmp_path / "hf").objective
+    assert (after.config.centre, after.config.scale) == (0.0, 1.0)
+    assert torch.equal(after.head.weight, 200 * before.head.weight)
+    assert torch.equal(after.head.bias, 200 * before.head.bias + 500)
 
 
 def test_calibrated_weights_in_16_bits_stay_in_them(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Labelled data for fine-tuning: the user's own files, published data sets, and what follows for the head."""
 
 import json
+import math
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,22 @@ def test_labels_of_one_number_are_said_and_composed_letters_are_one(tmp_path: Pa
 def test_numbers_give_their_range(tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", table([("x", "1.5"), ("y", "-2"), ("z", "4")], "text\tscore"))
     assert read("regress", train=train).options == {"lowest": -2.0, "highest": 4.0}
+
+
+def test_large_or_close_numbers_give_their_scale(tmp_path: Path) -> None:
+    for values, centre, scale in (
+        (("100", "300", "500"), 300, 200 * math.sqrt(2 / 3)),
+        (("0.01", "0.03", "0.02"), 0.02, 0.01 * math.sqrt(2 / 3)),
+    ):
+        train = write(tmp_path / "t.tsv", table([(f"x {value}", value) for value in values], "text\tscore"))
+        options = read("regress", train=train).options
+        assert options["centre"] == pytest.approx(centre) and options["scale"] == pytest.approx(scale)
+
+
+def test_labels_joined_by_commas_are_noted(tmp_path: Path) -> None:
+    rows = [(f"text {i}", ("a, b", "a", "b")[i % 3]) for i in range(30)]
+    data = read("multilabel", train=write(tmp_path / "t.tsv", table(rows, "text\tlabel")))
+    assert any("no example has more than one label, and some look like several ('a, b')" in note for note in data.notes)
 
 
 @pytest.mark.parametrize("tagged", ["Ann {}PER\nLee I-PER\nsang{} O\n", "Ann {}PER\nsang{} O\n"])

@@ -250,6 +250,12 @@ def test_values_stay_in_the_range_of_training() -> None:
     assert [answer.value for answer in regress_answers([], read(1, 1, 2), outputs, RegressConfig())] == [7.5, -1, 3]
 
 
+def test_values_are_learnt_on_the_scale_of_the_options() -> None:
+    config = RegressConfig(lowest=0.0, highest=900.0, centre=500.0, scale=100.0)
+    found = regress_answers([], read(1, 1, 2), rows_of([[7.5]], [[-1]], [[2], [4]]), config)
+    assert [answer.value for answer in found] == [900, 400, 800]
+
+
 @pytest.mark.parametrize(
     ("make", "options"),
     [

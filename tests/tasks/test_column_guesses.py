@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from firth.errors import InputError
-from firth.tasks.readers.columns import check_not_swapped, fits, guess_columns
+from firth.tasks.readers.columns import check_not_swapped, fits, guess_columns, names_other_texts, reads_labels
+from firth.tasks.readers.texts import parse_columns
 
 TEXTS = [f"the film number {n} was rather {'good' if n % 3 else 'dull'} to watch" for n in range(12)]
 LABELS = ["pos" if n % 3 else "neg" for n in range(12)]
@@ -103,3 +104,33 @@ def test_a_malformed_row_does_not_hide_the_columns(tmp_path: Path) -> None:
     assert guess is not None and guess.columns == "text=message,label=class"
     path.write_text(path.read_text("utf-8") + "pos\tone tab\ttoo many\n" * 3, "utf-8")
     assert guess_columns(path, "tsv", "classify") is None
+
+
+def test_one_column_of_texts_may_have_a_name(tmp_path: Path) -> None:
+    guess = guess_columns(table(tmp_path, TEXTS, header=["message"]), "tsv", "classify", labelled=False)
+    assert guess is not None and (guess.text, guess.has_header) == (0, None)
+    assert guess_columns(table(tmp_path, TEXTS), "tsv", "classify", labelled=False) is None
+    assert guess_columns(table(tmp_path, TEXTS, header=["text"]), "tsv", "classify", labelled=False) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "others"),
+    [
+        (["old_label", "text", "label"], True),
+        (["id", "text", "label"], True),
+        (["label", "text", "id"], True),  # the id is copied
+        (["label", "text", "note"], False),
+        (["old_label", "words", "label"], False),
+        (["text", "label", "second"], True),
+    ],
+)
+def test_names_count_before_the_numbers_of_the_training_data(tmp_path: Path, header: list[str], others: bool) -> None:
+    path = table(tmp_path, LABELS, TEXTS, IDS, header=header)
+    assert names_other_texts(path, "tsv", parse_columns("text=1,label=0")) is others
+
+
+def test_texts_that_are_all_labels_are_seen_in_few_rows(tmp_path: Path) -> None:
+    columns, labels = parse_columns("text=1,label=0"), ("neg", "pos")
+    assert reads_labels(table(tmp_path, TEXTS[:2], LABELS[:2]), "tsv", "classify", columns, labels)
+    assert not reads_labels(table(tmp_path, LABELS[:2], TEXTS[:2]), "tsv", "classify", columns, labels)
+    assert reads_labels(table(tmp_path, TEXTS[:2], IDS[:2]), "tsv", "regress", columns, ())

@@ -15,6 +15,7 @@ from firth.files import check_new, make_folder
 from firth.folder import PRETRAINING, Loaded
 from firth.formats.reading import Gelu, ReadOptions, describe
 from firth.formats.table import BY_KEY, check_packages, find_format, read_format
+from firth.tasks.config import RegressConfig
 from firth.tasks.rows import LEAST_WORDS
 from firth.vectors.fixed_words import over_words
 
@@ -89,8 +90,9 @@ def convert(
         loaded = rounded(loaded, getattr(torch, dtype))
         facts.append(("weights", f"stored as {dtype}"))
     if target != located.format.key or target == ONNX:
-        loaded, more = with_temperature(loaded, target)
-        facts += more
+        for fold in (with_temperature, with_scale):
+            loaded, more = fold(loaded, target)
+            facts += more
     if target == ONNX:
         check_exportable(loaded, located.name, int8)
     write = BY_KEY[target].writes
@@ -134,6 +136,25 @@ def with_temperature(loaded: Loaded, target: str) -> tuple[Loaded, Findings]:
     words = f"the temperature {temperature:.4g} is part of the last layer: probabilities are calibrated everywhere"
     # The divided weights do not fit their dtype exactly: what is written is compared with what is read.
     return rounded(replace(loaded, objective=objective), loaded.stored), [("calibration", words)]
+
+
+def with_scale(loaded: Loaded, target: str) -> tuple[Loaded, Findings]:
+    """Move the scale of a regression into the last layer, for tools that support none; returns the model and a note."""
+    config = loaded.objective.config
+    if target == "firth" or not isinstance(config, RegressConfig) or (config.centre, config.scale) == (0.0, 1.0):
+        return loaded, []
+    values = f"centre {config.centre:.4g}, scale {config.scale:.4g}"
+    if not isinstance(loaded.objective.head, nn.Linear):
+        return loaded, [("values", f"other tools must multiply the outputs and add: {values}")]
+    objective = copy.deepcopy(loaded.objective)
+    head = objective.get_submodule("head")
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        head.weight.mul_(config.scale)
+        head.bias.mul_(config.scale).add_(config.centre)
+    objective.config = replace(config, centre=0.0, scale=1.0)
+    found = rounded(replace(loaded, objective=objective), loaded.stored)
+    return found, [("values", f"{values} are part of the last layer")]
 
 
 def shortened(loaded: Loaded, max_positions: int) -> Loaded:

@@ -1,5 +1,6 @@
 """The options of a task's head that follow from its examples: labels, range of values, tag scheme."""
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from firth.tasks.reading import labels_of
 from firth.tasks.tag_schemes import OUTSIDE, scheme_of, split_tag
 from firth.text.records import Tagged
 
+# A network starts at 0, and its output moves by about 0.01 a step: it does not reach larger values, and cannot tell
+# closer ones apart.
+_LARGE, _CLOSE = 20.0, 0.1
 # More different plain tags than this, and than words, mean that words and tags are swapped.
 _MOST_TAGS = 100
 
@@ -25,13 +29,21 @@ def head_options(
             raise InputError(f"{train[0].where}: all {n:,} examples have the label {label!r}; expected two or more")
         return {"labels": list(found)}
     if kind == "regress":
-        values = [record.label for record in train]
-        return {"lowest": float(min(values)), "highest": float(max(values))}
+        return _value_options([record.label for record in train])
     if kind == "tag":
         return _tag_options(published.unit if published else _unit(train), train, head, scheme)
     if kind == "answer":
         return {"can_refuse": any(not question.answers for question in train)}
     return {}
+
+
+def _value_options(values: Sequence[float]) -> dict[str, Any]:
+    """The range of the values, and for large or close ones their mean and standard deviation as the network's scale."""
+    lowest, highest = float(min(values)), float(max(values))
+    found = {"lowest": lowest, "highest": highest}
+    if max(abs(lowest), abs(highest)) <= _LARGE and highest - lowest >= _CLOSE:
+        return found
+    return found | {"centre": statistics.fmean(values), "scale": statistics.pstdev(values) or 1.0}
 
 
 def _unit(records: Sequence[Tagged]) -> str:

@@ -1,5 +1,6 @@
 """Read labelled data for fine-tuning and evaluation: a published data set by name, or the user's files."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.columns import check_not_swapped
 from firth.tasks.readers.files import Problems
+from firth.tasks.readers.texts import MULTILABEL_SEPARATOR
 from firth.tasks.reading import check_labels, read_dataset, splits_in
 from firth.tasks.scoring import METRICS
 from firth.tasks.split import content_key, hold_out, limit
@@ -153,6 +155,12 @@ def _check_learnable(
             raise InputError(f"{what}: expected at least {_FEWEST}: {more}")
         if kind == "multilabel" and not any(record.label for record in train):
             raise InputError(f"{what}: none has a label; name the column of labels with --columns")
+        if kind == "multilabel" and all(len(record.label) < 2 for record in train) and any(map(_joined, labels)):
+            joined = next(filter(_joined, labels))
+            problems.note(
+                f"no example has more than one label, and some look like several ({joined!r}): labels of one example "
+                f"are separated by {MULTILABEL_SEPARATOR}"
+            )
         if kind == "multilabel" and (never := set(labels).difference(*(record.label for record in train))):
             problems.note(f"{NOT_LEARNT}: {_listed(sorted(never))}")
         return
@@ -184,6 +192,11 @@ def _check_learnable(
             f"{n / len(train):.0%} of the training examples have the label {commonest!r}, which accuracy rewards: look "
             "at macro_f1 too; fine-tuning can weight the labels equally, with --set train.balance=true"
         )
+
+
+def _joined(label: str) -> bool:
+    """Whether a label looks like several."""
+    return len([part for part in re.split("[,;]", label) if part.strip()]) > 1
 
 
 def _listed(labels: Sequence[str]) -> str:

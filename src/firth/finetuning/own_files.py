@@ -16,6 +16,7 @@ from firth.tasks.readers.columns import (
     guess_columns,
     names_columns,
     names_other_texts,
+    reads_labels,
 )
 from firth.tasks.readers.files import Problems, bare_suffix, check_file
 from firth.tasks.readers.questions import read_squad
@@ -101,6 +102,11 @@ def with_columns(
                 f"{file}: the model learnt from texts in column {number}, but here {guess.why}: give --columns "
                 f"{guess.columns}, or --columns {learnt} if that is meant"
             )
+        if reads_labels(path, form, kind, parse_columns(learnt), labels):
+            raise InputError(
+                f"{file}: the model learnt from texts in column {number}, but here that column has its labels: give "
+                f"--columns text=COLUMN, or --columns {learnt} if that is meant"
+            )
         problems.note(f"{file}: columns {learnt}, as in the model's training data (--columns)")
         config = dataclasses.replace(config, columns=learnt)
         if header is None and isinstance(number, int):
@@ -121,7 +127,10 @@ def with_columns(
 def _check_header(file: str, guess: ColumnGuess | None) -> None:
     """Raise InputError if line 1 of a table may name the columns or be a text."""
     if guess is not None and guess.has_header is None:
-        raise InputError(f"{file}: line 1 may name the columns or be a text: give --header or --no-header")
+        raise InputError(
+            f"{file}: line 1 may name the columns or be a text: give --header or --no-header, or --columns with the "
+            f"column's name, or with its number if the line is a text (text={guess.text})"
+        )
 
 
 def _with_learnt_keys(
@@ -267,5 +276,8 @@ def _texts(kind: Any, path: Path, config: LabelledConfig, problems: Problems, la
         raise ConfigError(f"--format {form}: expected one of {', '.join(_TEXT_FORMS)} for --task {kind}")
     columns = parse_columns(config.columns) if config.columns else Columns()
     header = _HEADER[config.header]
+    table = _table_form(path, config)
+    if not (labelled or config.columns) and header is None and table in ("tsv", "csv") and path.is_file():
+        _check_header(str(path), guess_columns(path, table, kind, labelled=False))
     layout = TextFormat(columns=columns, kind=kind, form=form, header=header)
     return read_texts(path, problems, layout, labelled=labelled)

@@ -7,6 +7,7 @@ lines.npy         byte offset of each line, and the end
 manifest.json     checksums of these files, compared when the index is opened
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +63,11 @@ def _write(folder: Path, model: Model, name: str, texts: Iterable[str], layer: i
         open(folder / TEXTS, "wb") as lines,
         Progress("embedding", None, "texts") as progress,
     ):
+        blank = deque[bool]()
 
         def kept() -> Iterator[str]:
             for text in texts:
+                blank.append(not text.strip())
                 line = text.encode() + b"\n"
                 lines.write(line)
                 ends.append(ends[-1] + len(line))
@@ -72,7 +75,9 @@ def _write(folder: Path, model: Model, name: str, texts: Iterable[str], layer: i
 
         for vector in model.embed_stream(kept(), layer, pool):
             width = len(vector)
-            vectors.write(_of_length_1(vector).astype("<f4").tobytes())
+            # A blank line keeps its place, and is similar to nothing.
+            kept_vector = np.zeros(width) if blank.popleft() else _of_length_1(vector)
+            vectors.write(kept_vector.astype("<f4").tobytes())
             progress.advance(1)
     if len(ends) == 1:
         raise InputError("no texts to embed: the file has no lines; give one with a text a line")

@@ -79,7 +79,7 @@ class MultiLabelClassifier(TaskModel):
 
 
 class Regressor(TaskModel):
-    """Predicts a number by least squares on its raw scale; term ``value``."""
+    """Predicts a number by least squares, on its raw scale unless the options have another; term ``value``."""
 
     unit = "row"
 
@@ -87,7 +87,7 @@ class Regressor(TaskModel):
         super().__init__()
         self.build(encoder, config, 1, {"value": 1.0}, SharedBias if config.both_orders else None)
         if isinstance(self.head, TowersNetwork) and config.lowest < config.highest:
-            self.head.start_at(config.lowest, config.highest)
+            self.head.start_at(*((end - config.centre) / config.scale for end in (config.lowest, config.highest)))
 
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         hidden, value = self.read(batch.tokens), batch.targets["value"].label
@@ -129,7 +129,7 @@ def regress_examples(texts: Sequence[Text], maker: RowMaker, config: RegressConf
     def value(text: Text) -> np.float32:
         if isinstance(text.label, bool) or not isinstance(text.label, (int, float)):
             raise InputError(f"{text.where}: value {text.label!r}: expected a number")
-        return np.float32(text.label)
+        return np.float32((text.label - config.centre) / config.scale)
 
     return _examples(texts, maker, config, "value", value)
 
@@ -209,7 +209,7 @@ def regress_answers(
     texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: RegressConfig
 ) -> list[Valued]:
     """Predict the value of each text, within the range seen in training."""
-    values = text_logits(outputs, config.merge)[:, 0]
+    values = config.centre + config.scale * text_logits(outputs, config.merge)[:, 0].astype(np.float64)
     if config.lowest < config.highest:
         values = values.clip(config.lowest, config.highest)
     return [Valued(value, _windows(e, config), e.cut) for value, e in zip(values.tolist(), examples, strict=True)]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import AMOUNT, COUNT, OPTIONAL_WIDTH, RATE, WIDTH, check_bounds, option, required
+from firth.config import AMOUNT, COUNT, OPTIONAL_WIDTH, POSITIVE, RATE, WIDTH, check_bounds, option, required
 from firth.errors import ConfigError
 
 # Options of several heads (Radford et al. 2018, §3.2 and §3.3).
@@ -309,6 +309,8 @@ class RegressConfig:
 
     lowest: float = option(0.0, "lowest value in training; predictions are clipped to it")
     highest: float = option(0.0, "highest value in training; predictions are clipped to it")
+    centre: float = option(0.0, "value for which the network computes 0")
+    scale: float = option(1.0, "change of the value for which the network's output changes by 1", POSITIVE)
     both_orders: bool = option(False, _BOTH_ORDERS)
     mark_shared_words: bool = option(False, _MARKS)
     auxiliary_lm: float = option(0.0, _AUXILIARY_LM, AMOUNT)

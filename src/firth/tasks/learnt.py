@@ -77,7 +77,7 @@ def check_each(records: Iterable[R], pairs: bool | None) -> Iterator[R]:
 
 _WRONG = {
     True: "a pair of texts, and the model has learnt from single texts: give it one, or name the column of the text, "
-    "such as --columns text=0",
+    "such as --columns text=COLUMN",
     False: 'a single text, and the model has learnt from pairs of texts: give it two, as {"text": …, "second": …} in '
     "JSON lines, or name their columns, such as --columns text=0,second=1",
 }

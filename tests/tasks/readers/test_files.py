@@ -220,3 +220,9 @@ def test_ids_occur_once_and_there_is_an_example() -> None:
     assert [r.text for r in check_records(Path("f"), rows, Problems(unique_ids=False))] == ["a", "b", "c", "d"]
     with pytest.raises(InputError, match="f: no usable example"):
         list(check_records(Path("f"), [], Problems()))
+
+
+def test_the_line_that_only_excel_reads_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("sep=;\nlabel;text\nham;hello\n", "utf-8")
+    with pytest.raises(InputError, match=r"a\.csv:1: only Excel reads this line \(sep=;\): delete it"):
+        list(read_csv(tmp_path / "a.csv"))

@@ -13,6 +13,8 @@ from firth.tasks.readers.texts import KNOWN_NAMES, MULTILABEL_SEPARATOR, Columns
 _ROWS, _FEWEST = 1000, 4
 # A column whose values have at least this many words on average is text.
 _TEXT_WORDS = 3.0
+# Of a single column, which cannot be confused with another.
+_SHORT_TEXT_WORDS = 2.0
 # The name of a column has at most this many.
 _NAME_WORDS = 2
 # At most this share of the rows may be malformed: reading the file then reports them.
@@ -79,10 +81,12 @@ def guess_columns(
     """
     read = list(itertools.islice(_fields(path, form), _ROWS))
     rows = [row for row in read if len(row) == len(read[0])]
-    if len(rows) < max(_FEWEST, (1 - _MOST_MALFORMED) * len(read)) or len(rows[0]) < 2:
+    if len(rows) < max(_FEWEST, (1 - _MOST_MALFORMED) * len(read)):
         return None
     known = known_parts(rows[0], rows[1:])
     if "second" in known or {"text", "label"} & known:  # names that say which is which, or which is missing
+        return None
+    if len(rows[0]) < 2 and (labelled or header is not None):
         return None
     columns = [_Column(number, [row[number].strip() for row in rows[1:]]) for number in range(len(rows[0]))]
     label = _label_column(columns, kind) if labelled else None
@@ -93,8 +97,10 @@ def guess_columns(
     if len(texts) != 1:
         return None
     (text,) = texts
+    if len(columns) == 1 and not (text.words >= _SHORT_TEXT_WORDS and _may_be_name_of(rows[0][0].strip(), text)):
+        return None
     has_header = header
-    if has_header is None:
+    if has_header is None and len(columns) > 1:
         has_header = bool(known) or (
             _is_header(rows[0], text, label, kind) if label else _is_unlabelled_header(rows[0], text, columns)
         )
@@ -112,13 +118,15 @@ def guess_columns(
 
 
 def names_other_texts(path: Path, form: str, columns: Columns) -> bool:
-    """Whether the first line names a text, or a second one, in another column than ``columns`` give by number."""
+    """Whether the first line names a part of an example in another column than ``columns`` give by number.
+
+    A label or an id counts beside a named text.
+    """
     title = [name.strip().lower() for name in next(_fields(path, form), [])]
-    for part, chosen in (("text", columns.text), ("second", columns.second)):
-        places = [number for number, name in enumerate(title) if name in KNOWN_NAMES[part]]
-        if places and not isinstance(chosen, str) and chosen not in places:
-            return True
-    return False
+    named = {part: [n for n, name in enumerate(title) if name in names] for part, names in KNOWN_NAMES.items()}
+    parts = ("text", "second", "label", "id") if named["text"] else ("second",)
+    chosen = {part: getattr(columns, part) for part in parts}
+    return any(named[part] and not isinstance(chosen[part], str) and chosen[part] not in named[part] for part in parts)
 
 
 def names_columns(path: Path, form: str) -> bool:
@@ -133,6 +141,16 @@ def fits(path: Path, form: str, columns: Mapping[str, int | str], *, labelled: b
     wanted = [column for part, column in columns.items() if labelled or part != "label"]
     names = [composed(name) for name in first]
     return all(column < len(names) if isinstance(column, int) else names.count(column) == 1 for column in wanted)
+
+
+def reads_labels(path: Path, form: str, kind: str, columns: Columns, labels: Collection[str]) -> bool:
+    """Whether all texts of a table with several columns, the first line aside, are labels of the model."""
+    rows = list(itertools.islice(_fields(path, form), _ROWS))
+    text = columns.text
+    if not isinstance(text, int) or not (kind == "regress" or labels):
+        return False
+    texts = [row[text].strip() for row in rows[1:] or rows if text < len(row) > 1]
+    return bool(texts) and all(_is_number(one) if kind == "regress" else one in labels for one in texts)
 
 
 def first_is_header(path: Path, form: str, kind: str, columns: Columns, labels: Collection[str]) -> bool | None:
@@ -191,11 +209,14 @@ def _counting(values: Sequence[str]) -> Iterator[int]:
 
 def _is_unlabelled_header(first: Sequence[str], text: _Column, columns: Sequence[_Column]) -> bool | None:
     """``_is_header`` for a table without labels, by a column of numbers; None if nothing tells a name from a text."""
-    name = first[text.number].strip()
-    if not _may_be_name(name) or name in text.values or text.words < _TEXT_WORDS:
+    if text.words < _TEXT_WORDS or not _may_be_name_of(first[text.number].strip(), text):
         return False
     numbers = next((column for column in columns if column.is_numbers), None)
     return None if numbers is None else not _is_number(first[numbers.number])
+
+
+def _may_be_name_of(first: str, text: _Column) -> bool:
+    return _may_be_name(first) and first not in text.values
 
 
 def _is_header(first: Sequence[str], text: _Column, label: _Column, kind: str) -> bool:

@@ -183,6 +183,8 @@ def csv_rows(path: Path, lines: Iterator[str], problems: Problems | None = None)
     first = list(islice(lines, _FIRST_ROWS))
     if first and "\r" in _QUOTED.sub("", first[0]).rstrip("\r"):
         raise InputError(f"{path}:1: lines end in a carriage return alone: write them with line feeds (\\n)")
+    if first and re.fullmatch("sep=.", first[0].strip().removeprefix("\ufeff"), re.IGNORECASE):
+        raise InputError(f"{path}:1: only Excel reads this line ({first[0].strip()}): delete it")
     separator = _separator(first)
     if problems is not None and separator != ",":
         problems.note(f"{path}: {'tabs' if separator != ';' else 'semicolons'} separate the columns, not commas")
