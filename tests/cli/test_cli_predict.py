@@ -139,6 +139,8 @@ def test_objects_among_lines_are_told(firth, models: dict[str, Path]) -> None:
     result = firth("predict", models["classify"], stdin=b'{"text": "winter"}\n{ no object }\n')
     assert "stdin:1: looks like JSON, but is read as a text: --format jsonl reads objects" in result.err
     assert "looks like JSON" not in firth("predict", models["classify"], stdin=b"{ no object }\n").err
+    table = firth("predict", models["classify"], stdin=b"spam\tcall now\n")
+    assert "stdin:1: has tabs, but is read as one text: for a table give its file, with --input" in table.err
 
 
 def test_600_words_have_600_tags(firth, models: dict[str, Path]) -> None:

@@ -297,6 +297,8 @@ def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None
             continue
         if form == "lines" and number == 1 and _LOOKS_LIKE_OBJECT.match(line):
             say(f"{where}: looks like JSON, but is read as a text: --format jsonl reads objects")
+        if form == "lines" and number == 1 and not texts and file is None and "\t" in line:
+            say(f"{where}: has tabs, but is read as one text: for a table give its file, with --input")
         item = json_object(line, where) if form == "jsonl" else line
         try:
             record = model.record(item)

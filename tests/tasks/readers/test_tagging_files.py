@@ -306,3 +306,15 @@ def test_spans_are_in_order_and_hold_no_white_space_at_their_ends(read: Reader, 
         borders = [place for span in record.spans for place in span]
         assert borders == sorted(borders) and borders[-1] <= len(record.text)
         assert all(word and word == word.strip() for word in record.words)
+
+
+@pytest.mark.parametrize(
+    ("tags", "noted"), [(("O", "B", "I"), True), (("PER_B", "PER_I", "O"), True), (("NN", "VB", "O"), False)]
+)
+def test_entity_tags_in_another_spelling_are_noted(tags: tuple[str, ...], noted: bool) -> None:
+    problems = Problems()
+    in_bio([Tagged("a b c", ((0, 1), (2, 3), (4, 5)), tags)], problems)
+    assert (
+        any("learned as plain ones: for entities write B-NAME, I-NAME and O" in note for note in problems.report())
+        == noted
+    )

@@ -38,6 +38,10 @@ _COMMENTS = ("# id ", "# sent_id", "# text", "# newdoc")
 _KLUE_HEADER = "##"
 
 
+# Entity tags without a name, or with the name first.
+_OTHER_SPELLING = re.compile("[BIES]|.+[-_][BIES]")
+
+
 def in_bio(records: Iterable[Tagged], problems: Problems) -> list[Tagged]:
     """Convert entity tags to BIO (plain tags stay) and note the scheme detected.
 
@@ -46,6 +50,10 @@ def in_bio(records: Iterable[Tagged], problems: Problems) -> list[Tagged]:
     kept = list(records)
     scheme = scheme_of(record.tags for record in kept if record.tags is not None)
     problems.note(f"tags are {scheme}" + (", converted to BIO" if scheme in ("IOB1", "BIOES") else ""))
+    tags = {tag for record in kept for tag in record.tags or ()} - {OUTSIDE}
+    if scheme == "plain" and tags and all(map(_OTHER_SPELLING.fullmatch, tags)):
+        shown = ", ".join(sorted(tags)[:3])
+        problems.note(f"tags such as {shown} are learned as plain ones: for entities write B-NAME, I-NAME and O")
 
     def make(record: Tagged) -> Tagged:
         if record.tags is None or scheme == "plain":
