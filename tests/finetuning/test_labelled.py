@@ -255,6 +255,12 @@ def test_f1_is_of_two_labels(tmp_path: Path) -> None:
         ("glue/sst2", {"folder": "x", "train": "y"}, "leave out --train, --dev, --columns, --header and --format"),
         ("clasify", {}, "'clasify' is not known: kinds are classify, .*did you mean 'classify'"),
         ("glue/sst", {}, "did you mean 'glue/sst2'"),
+        (
+            "tag",
+            {"train": "t.csv"},
+            "t.csv: words and tags are read from columns separated by tabs or spaces, not commas",
+        ),
+        ("answer", {"train": "t.jsonl"}, "t.jsonl: questions are read from one JSON document in the layout of SQuAD"),
         ("tag", {"train": "t.xyz"}, "t.xyz: cannot detect the format from its name: give --format conll or "),
         ("tag", {"train": "t.conll", "format": "squad"}, "--format squad: expected one of conll"),
         ("tag", {"train": "t.jsonl", "columns": "word=0"}, "--columns does not apply to the format jsonl"),

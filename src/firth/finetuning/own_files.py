@@ -50,6 +50,11 @@ _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...
         "arc_csv": (read_arc_csv, ()),
     },
 }
+# What to write instead of files whose names end so, which --format would not make readable.
+_OTHERWISE = {
+    ("answer", ".jsonl"): "questions are read from one JSON document in the layout of SQuAD, not from JSON lines",
+    ("tag", ".csv"): "words and tags are read from columns separated by tabs or spaces, not commas, or from JSON lines",
+}
 # A single sentence of more words than this comes from a file without blank lines.
 _LONGEST_SENTENCE = 1000
 _LOOKS_LIKE_HEADER = "the first line looks like a header and is no example (--no-header: it is one)"
@@ -244,6 +249,8 @@ def iter_file(
             fitting = ["conll"]
         if fitting == ["conll"] and path.is_file() and is_klue_ner(path):
             fitting = ["klue"]
+        if otherwise := _OTHERWISE.get((kind, suffix)):
+            raise ConfigError(f"{path}: {otherwise}")
         if not fitting:
             raise ConfigError(f"{path}: cannot detect the format from its name: give --format {' or '.join(formats)}")
         name = fitting[0]
