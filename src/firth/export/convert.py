@@ -23,8 +23,6 @@ ONNX = "onnx"
 TARGETS = tuple(key for key, row in BY_KEY.items() if row.writes is not None or key == ONNX)
 StoredDtype = Literal["float32", "bfloat16"]
 _STORED_IN = ("firth", "hf", "st")
-# Formats of tools that compute in the dtype in which weights are stored.
-_COMPUTED_IN = ("hf", "st")
 _POSITIONS = "encoder.embeddings.positions.weight"
 
 
@@ -58,8 +56,8 @@ def convert(
     ``lowercase`` and ``gelu`` are for models of other tools, as in ``ReadOptions``; ``int8`` is for ONNX.
     ``max_positions``: keep only the first position embeddings, for a model of shorter sequences. ``vectors``: a file
     of word vectors, or a model folder, for an encoder that reads any word that has a vector (cove).
-    ``dtype``: of the stored weights, for ``firth``, ``hf`` and ``st``; None: float32 for the other tools, which compute
-    in it, and as in the source for ``firth``.
+    ``dtype``: of the stored weights, for ``firth``, ``hf`` and ``st``; None: as in the source for ``firth``, float32
+    for other tools, which compute in it.
     ``allow_unknown_hangul``: convert a model even if its tokenizer cannot read the Korean of its own vocabulary.
     """
     out = Path(out)
@@ -82,11 +80,11 @@ def convert(
     if max_positions is not None:
         loaded = shortened(loaded, max_positions)
         facts.append(("positions", f"the first {max_positions} are kept"))
-    if dtype is None and target in _COMPUTED_IN and loaded.stored != torch.float32:
-        dtype = "float32"
+    if dtype is not None and target not in _STORED_IN:
+        raise ConfigError(f"dtype={dtype!r} is for {', '.join(_STORED_IN)}: the format {target} has float32 alone")
+    if dtype is None and target != "firth" and loaded.stored != torch.float32:
+        dtype = "float32"  # other tools compute in the dtype in which weights are stored
     if dtype is not None:
-        if target not in _STORED_IN:
-            raise ConfigError(f"dtype={dtype!r} is for {', '.join(_STORED_IN)}: the format {target} has float32 alone")
         loaded = rounded(loaded, getattr(torch, dtype))
         facts.append(("weights", f"stored as {dtype}"))
     if target != located.format.key or target == ONNX:
