@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from firth.bench.measure import in_turn
-from firth.models.bilm import Direction, turned_round
+from firth.models.bilm import Direction
 from firth.models.config import BilmConfig
 from firth.packed import Rows, to_padded
 
@@ -42,7 +42,7 @@ def packed(directions: Sequence[Direction]) -> Form:
     """The package's own computation."""
 
     def run(x: Tensor, rows: Rows) -> Tensor:
-        turned = turned_round(rows)
+        turned = rows.turned()
         layers = directions[0].layers
         state = [x.new_zeros(len(layers), rows.n_rows, size) for size in layers[0].weight_hr.shape]
         ahead, back = (d(given, rows, *state)[0][-1] for d, given in zip(directions, (x, x[turned]), strict=True))
@@ -94,7 +94,7 @@ def in_rectangles(directions: Sequence[Direction], layer: Callable[[Any, Tensor,
     """Both directions over padded rows; ``layer`` maps a layer's weights, (B, S, H) and the mask to (B, S, H)."""
 
     def run(x: Tensor, rows: Rows) -> Tensor:
-        turned = turned_round(rows)
+        turned = rows.turned()
         found = []
         for direction, given in zip(directions, (x, x[turned]), strict=True):
             padded, mask = to_padded(given, rows)

@@ -231,11 +231,14 @@ CONTESTANTS: Mapping[str, Contestant] = {
 
 
 def chosen(options: Namespace) -> tuple[dict[str, Contestant], list[str]]:
-    """The contestants of this run, and why others are left out. Firth and the plain row are always included."""
+    """The contestants of this run, and why others are left out.
+
+    Firth is always included; its vectors are compared with those of the plain row if that is.
+    """
     found, notes = {}, []
     for name, contestant in CONTESTANTS.items():
         missing = [package for package in contestant.needs if importlib.util.find_spec(package) is None]
-        if options.only and name not in (OURS, PLAIN) and not any(part in name for part in options.only):
+        if options.only and name != OURS and not any(part in name for part in options.only):
             continue
         if missing:
             notes.append(f"{name}: left out, not installed: {', '.join(missing)}.")
