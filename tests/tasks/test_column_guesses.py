@@ -134,3 +134,4 @@ def test_texts_that_are_all_labels_are_seen_in_few_rows(tmp_path: Path) -> None:
     assert reads_labels(table(tmp_path, TEXTS[:2], LABELS[:2]), "tsv", "classify", columns, labels)
     assert not reads_labels(table(tmp_path, LABELS[:2], TEXTS[:2]), "tsv", "classify", columns, labels)
     assert reads_labels(table(tmp_path, TEXTS[:2], IDS[:2]), "tsv", "regress", columns, ())
+    assert reads_labels(table(tmp_path, TEXTS[:2], ["pos|neg", "neg"]), "tsv", "multilabel", columns, labels)

@@ -150,7 +150,14 @@ def reads_labels(path: Path, form: str, kind: str, columns: Columns, labels: Col
     if not isinstance(text, int) or not (kind == "regress" or labels):
         return False
     texts = [row[text].strip() for row in rows[1:] or rows if text < len(row) > 1]
-    return bool(texts) and all(_is_number(one) if kind == "regress" else one in labels for one in texts)
+    return any(texts) and all(_is_label(one, kind, labels) for one in texts)
+
+
+def _is_label(value: str, kind: str, labels: Collection[str]) -> bool:
+    """Whether the model knows a label, or each of several; an empty one is none of a text's several."""
+    if kind == "regress":
+        return _is_number(value)
+    return set(value.split(MULTILABEL_SEPARATOR) if kind == "multilabel" else [value]) <= {*labels, ""}
 
 
 def first_is_header(path: Path, form: str, kind: str, columns: Columns, labels: Collection[str]) -> bool | None:
@@ -163,16 +170,10 @@ def first_is_header(path: Path, form: str, kind: str, columns: Columns, labels: 
     text, label = columns.text, columns.label
     if not isinstance(text, int) or not isinstance(label, int) or (kind != "regress" and not labels):
         return None
-    values = [row[label].strip() for row in rows if label < len(row)]
-
-    def is_known(value: str) -> bool:
-        if kind == "regress":
-            return _is_number(value)
-        return set(value.split(MULTILABEL_SEPARATOR) if kind == "multilabel" else [value]) <= {*labels, ""}
-
-    if not values or is_known(values[0]):
+    known = [_is_label(row[label].strip(), kind, labels) for row in rows if label < len(row)]
+    if not known or known[0]:
         return False
-    return True if len(values) > 1 and all(map(is_known, values[1:])) and _may_be_name(rows[0][text]) else None
+    return True if len(known) > 1 and all(known[1:]) and _may_be_name(rows[0][text]) else None
 
 
 def _may_be_name(value: str) -> bool:
