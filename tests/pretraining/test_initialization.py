@@ -12,7 +12,13 @@ from firth.packed import Rows, Tokens
 from firth.pretraining.assembly import make_objective
 from firth.pretraining.config import InitConfig
 from firth.pretraining.cooccurrence import token_counts
-from firth.pretraining.initialization import extrapolate_positions, initialize
+from firth.pretraining.initialization import (
+    _OUTPUT_BIASES,
+    _first_of,
+    _table,
+    extrapolate_positions,
+    initialize,
+)
 from firth.pretraining.recipe import Pretrain, read_recipe
 
 SIZES = {"width": 32, "n_layers": 2, "n_heads": 2, "feed_forward_width": 32, "max_positions": 128}
@@ -47,6 +53,26 @@ def test_the_bias_starts_as_the_log_frequencies(corpus: Corpus) -> None:
     assert bias.exp().sum() == pytest.approx(1)
     ids = torch.cat([torch.from_numpy(corpus.open(i).ids.astype("int64")) for i in corpus.shards("train")])
     assert int(bias.argmax()) == int(ids.bincount().argmax())
+
+
+def test_a_layer_as_wide_as_the_vocabulary_is_not_taken_for_it(corpus: Corpus) -> None:
+    sizes = SIZES | {"feed_forward_width": corpus.tokenizer.size, "max_positions": corpus.tokenizer.size}
+    before = make_objective(recipe(corpus, sizes=sizes)).state_dict()
+    config = InitConfig(embeddings="cooccurrence", output_bias="frequencies")
+    after = started(corpus, config, sizes=sizes).state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"encoder.embeddings.pieces.weight", "mlm.bias"}
+
+
+@pytest.mark.parametrize(
+    "size", ["bert-tiny", "bert-ltr-tiny", "gpt-tiny", "lstm-small", "awd-lstm-tiny", "elmo-mini", "vectors-small"]
+)
+def test_each_system_has_the_parameters_that_are_named(size: str) -> None:
+    made = make_objective(read_recipe({"model": size, "data": {"corpus": "-"}}, [], "test", vocab_size=777))
+    assert len(_table(made)) == 777
+    shapes = {shape for p in made.parameters() if (shape := tuple(p.shape)) == (777,)}
+    bias = _first_of(made, _OUTPUT_BIASES)
+    assert (None if bias is None else tuple(bias.shape)) == next(iter(shapes), None)
 
 
 def test_positions_and_tokens_share_no_dimension(corpus: Corpus) -> None:

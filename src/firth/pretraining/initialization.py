@@ -5,7 +5,7 @@ frequencies, until attention has learned positions. This can be avoided: see doc
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,15 @@ from firth.pretraining.cooccurrence import cooccurrence_vectors, token_counts
 _FASTEST, _SLOWEST = 1.6, 2 * math.pi / 1024
 # Penalty in the fit of trained positions: less follows their noise, more flattens them (docs/learning.md).
 _RIDGE = 2.0
+# Parameters of the systems' objectives, by name: a layer may be as wide as the vocabulary.
+_TABLES = (
+    "softmax.weight",
+    "encoder.embeddings.pieces.weight",
+    "encoder.embeddings.weight",
+    "encoder.pieces.weight",
+    "encoder.words",
+)
+_OUTPUT_BIASES = ("mlm.bias", "lm.bias", "softmax.bias", "decoder.output.bias", "bias")
 
 
 @torch.no_grad()
@@ -43,7 +52,7 @@ def initialize(objective: Objective, corpus: Corpus, config: InitConfig, tell: C
         _set_positions(objective.encoder, n_dimensions, config.embedding_deviation)
     if config.embeddings == "cooccurrence":
         assert counts is not None
-        table = _table(objective, corpus.tokenizer.size)
+        table = _table(objective)
         tell("counting token co-occurrences")
         vectors = cooccurrence_vectors(corpus, counts, table.shape[1] - n_dimensions)
         vectors = _of_deviation(vectors, config.embedding_deviation)
@@ -54,13 +63,13 @@ def initialize(objective: Objective, corpus: Corpus, config: InitConfig, tell: C
         table[:, n_dimensions:] = vectors
     if n_dimensions:
         # A constant added to the sinusoids would move the peak of their products to another position.
-        _table(objective, corpus.tokenizer.size)[:, :n_dimensions] = 0
+        _table(objective)[:, :n_dimensions] = 0
         if isinstance(objective.encoder, Bert):
             objective.encoder.embeddings.segments.weight[:, :n_dimensions] = 0
     if config.output_bias == "frequencies":
         assert counts is not None
         shares = torch.from_numpy((counts + 1) / (counts + 1).sum())
-        _output_bias(objective, corpus.tokenizer.size).copy_(shares.log())
+        _output_bias(objective).copy_(shares.log())
     if config.neighbour_heads:
         if not n_dimensions:
             raise ConfigError("init.neighbour_heads requires init.positions='sinusoids'")
@@ -87,19 +96,22 @@ def extrapolate_positions(encoder: Encoder, n_trained: int) -> None:
     table[n_trained:] = torch.from_numpy(waves[n_trained:] @ found).to(table.dtype)
 
 
-def _table(objective: Objective, n_tokens: int) -> Tensor:
+def _table(objective: Objective) -> Tensor:
     """The matrix with a row per token: the input embedding, or the softmax of a character-level model."""
-    for p in objective.parameters():
-        if p.dim() == 2 and len(p) == n_tokens:
-            return p
-    raise ConfigError("init.embeddings: the model has no embedding of tokens: set it to 'random'")
+    if (found := _first_of(objective, _TABLES)) is None:
+        raise ConfigError("init.embeddings: the model has no embedding of tokens: set it to 'random'")
+    return found
 
 
-def _output_bias(objective: Objective, n_tokens: int) -> Tensor:
-    for p in objective.parameters():
-        if p.dim() == 1 and len(p) == n_tokens:
-            return p
-    raise ConfigError("init.output_bias: the model's softmax has no bias: set it to 'zero'")
+def _output_bias(objective: Objective) -> Tensor:
+    if (found := _first_of(objective, _OUTPUT_BIASES)) is None:
+        raise ConfigError("init.output_bias: the model's softmax has no bias: set it to 'zero'")
+    return found
+
+
+def _first_of(objective: Objective, names: Sequence[str]) -> Tensor | None:
+    parameters = dict(objective.named_parameters())
+    return next((parameters[name] for name in names if name in parameters), None)
 
 
 def _of_deviation(vectors: Tensor, deviation: float) -> Tensor:
