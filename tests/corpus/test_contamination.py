@@ -69,6 +69,18 @@ def test_common_phrases_do_not_count(tmp_path: Path) -> None:
         assert found.found == expected and len(places) == times * expected
 
 
+def test_copies_that_are_removed_make_no_common_phrase(tmp_path: Path) -> None:
+    file = tmp_path / "dev.txt"
+    file.write_text(LONG)
+    contamination = Contamination((file,))
+    block = fingerprint([[LONG]] * (2 * COMMON))
+    hits = find_all(block, contamination.searched)
+    for run, document, keys in zip(hits.runs, hits.documents, keys_of(hits, block), strict=True):
+        contamination.add(int(run), f"t.txt:{document}", keys, 99)
+    (found,), keys = contamination.found(np.arange(2 * COMMON) > 0)
+    assert found.found == 1 and split_key(keys)[0].tolist() == [0]
+
+
 def test_removed_documents_do_not_count(tmp_path: Path) -> None:
     file = tmp_path / "dev.txt"
     file.write_text(LONG)

@@ -4,7 +4,9 @@ import gzip
 import json
 import random
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ import firth.corpus.survey as survey_module
 from firth.corpus.clean import OPTIONAL, Cleaning
 from firth.corpus.hold_out import LEAST_HELD_OUT, is_held_out
 from firth.corpus.prepare import prepare
-from firth.data.shards import Corpus
+from firth.data.shards import Corpus, read_manifest
 from firth.errors import ConfigError, InputError
 from firth.text.corpus import CorpusReader
 
@@ -198,6 +200,54 @@ def test_copies_of_documents_are_counted_where_nothing_removes_them(tiny_vocab: 
     report = prepare([path], tiny_vocab, tmp_path / "c", workers=1)
     assert report.repeated_documents == 7 and report.documents + report.dev_documents == 57
     assert "Not cleaned" in (tmp_path / "c" / "README.md").read_text()
+
+
+def test_copies_are_counted_unless_they_were_looked_for(tiny_vocab: Path, tmp_path: Path) -> None:
+    path = documents(tmp_path / "t.txt", 50)
+    path.write_text(path.read_text() + "\n\n" + "\n\n".join(path.read_text().split("\n\n")[:7]))
+    latin = prepare([path], tiny_vocab, tmp_path / "latin", workers=1, cleaning=Cleaning(scripts=("latin",)))
+    assert latin.repeated_documents == 7 and latin.documents + latin.dev_documents == 57
+    clean = prepare([path], tiny_vocab, tmp_path / "clean", workers=1, cleaning=Cleaning(rules=("duplicates",)))
+    assert clean.repeated_documents == 0 and clean.documents + clean.dev_documents == 50
+
+
+def test_a_leak_with_many_copies_is_found(tiny_vocab: Path, tmp_path: Path) -> None:
+    leak = " ".join(f"word{n}" for n in range(20))
+    (tmp_path / "eval.txt").write_text(leak)
+    path = documents(tmp_path / "t.txt", 50)
+    path.write_text(path.read_text() + f"\n\n{leak}" * 12)
+    cleaning = Cleaning(rules=("duplicates",), against=(tmp_path / "eval.txt",), remove_overlap=True)
+    report = prepare([path], tiny_vocab, tmp_path / "c", workers=1, cleaning=cleaning)
+    assert [found.found for found in report.evaluation_texts] == [1]
+    assert report.documents + report.dev_documents == 50
+
+
+@pytest.mark.parametrize("rules", [(), ("duplicates",)])
+def test_a_file_of_weight_0_takes_nothing_from_others(tiny_vocab: Path, tmp_path: Path, rules: tuple[str, ...]) -> None:
+    good = documents(tmp_path / "good.txt", 50)
+    (tmp_path / "bad.txt").write_text("\n\n".join(good.read_text().split("\n\n")[:20]))
+    texts = [tmp_path / "bad.txt", good]
+    report = prepare(
+        texts, tiny_vocab, tmp_path / "c", workers=1, weights={"bad.txt": 0}, cleaning=Cleaning(rules=rules)
+    )
+    assert report.documents + report.dev_documents == 50
+
+
+def test_a_corpus_that_another_process_has_finished_is_kept(
+    tiny_vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = documents(tmp_path / "a.txt", 30), documents(tmp_path / "b.txt", 50)
+    hashed = prepare_module._sources
+
+    def meanwhile(files: Sequence[Path], split: str) -> list[Any]:
+        monkeypatch.setattr(prepare_module, "_sources", hashed)
+        prepare([first], tiny_vocab, tmp_path / "c", workers=1)
+        return hashed(files, split)
+
+    monkeypatch.setattr(prepare_module, "_sources", meanwhile)
+    with pytest.raises(ConfigError, match="exists"):
+        prepare([second], tiny_vocab, tmp_path / "c", workers=1)
+    assert read_manifest(tmp_path / "c").sources[0].path == str(first)
 
 
 def test_tables_are_said_to_be_tables(tiny_vocab: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -16,7 +16,7 @@ REASONS = {
     "other-script": "documents with less than half of their letters in the given scripts",
     "other-language": "documents in none of the given languages, judged by frequent words",
     "damaged": "documents with more than one U+FFFD in 50 characters: wrongly decoded text",
-    "duplicates": "documents with the same words as an earlier one, ignoring case, punctuation and white space",
+    "duplicates": "documents whose paragraphs have the words of an earlier one's, ignoring case and punctuation",
     "near-duplicates": "documents that share most of their five-word windows with an earlier one",
     "nothing-left": f"documents in which the rules below leave no paragraph of {LONG} words",
     "tables": "paragraphs with three or more cell separators",

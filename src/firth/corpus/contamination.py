@@ -110,10 +110,22 @@ class Contamination:
             self.searched.append(Runs(n, self._size, hashes, might_be))
             self._size += len(hashes)
         self._counts = np.zeros(self._size, np.int64)
+        self._documents: dict[int, set[int]] = {}  # hashes of the documents in which each run occurs
         self._hits: list[tuple[int, str, np.ndarray]] = []  # run, place, keys of the paragraphs it touches
 
-    def add(self, run: int, where: str, keys: np.ndarray) -> None:
-        """Record a match of a run, with the keys of the paragraphs it touches."""
+    def add(self, run: int, where: str, keys: np.ndarray, document: int = 0) -> None:
+        """Record a match of a run, with the keys of the paragraphs it touches.
+
+        ``document``: hash of the document if later ones with the same hash are removed as duplicates, else 0: copies
+        that will be removed do not make a run a common phrase.
+        """
+        if self._counts[run] > COMMON:
+            return
+        if document:
+            seen = self._documents.setdefault(run, set())
+            if document in seen:
+                return
+            seen.add(document)
         self._counts[run] += 1
         if self._counts[run] <= COMMON:
             self._hits.append((run, where, keys))

@@ -143,12 +143,18 @@ def prepare(
     if cleaning.against:
         cleaning = replace(cleaning, against=tuple(find_files(cleaning.against, EVALUATION)))
     factors = weights_of(reader.files, weights or {})
+    if not all(factors):
+        # Nothing of such a file is taken, so it must not count as an earlier copy of another's documents either.
+        reader = read([file for file, factor in zip(reader.files, factors, strict=True) if factor])
+        factors = [factor for factor in factors if factor]
     named = licences_of(reader.files, licences or {})
     sources = [*_sources(reader.files, "train"), *(_sources(dev_reader.files, "dev") if dev_reader else [])]
     options = _options(unit, share, cleaning, factors, lowercase)
     header = {"version": VERSION, "tokenizer": made.fingerprint, "options": options, "sources": sources}
     workers = workers or cpu_count()
     with saving(out), lock(out):
+        if not (out / PROGRESS).is_file():
+            check_new(out)  # another process may have finished one since
         done = _open_folder(out, header, made)
         with _tidy(out):
             verdict = survey(reader, dev_reader, cleaning, out / SURVEY, workers) if cleaning.wanted else None
@@ -176,7 +182,9 @@ def prepare(
                 removed=text.removed,
             )
         )
-        report = _report(train, held, [reader, *([dev_reader] if dev_reader else [])], text, verdict, blocks.repeated())
+        readers = [reader, *([dev_reader] if dev_reader else [])]
+        repeated = 0 if "duplicates" in cleaning.rules else blocks.repeated()
+        report = _report(train, held, readers, text, verdict, repeated)
         _finish(out, header, train, held, card)
         return replace(report, unknown=_count_unknown(out, train, made))
 
@@ -373,7 +381,6 @@ def _report(
 ) -> PrepareReport:
     reports = [reader.report for reader in readers]
     infos = [*train, *held]
-    looked_for = verdict is not None
     return PrepareReport(
         documents=sum(i.documents for i in train),
         sentences=sum(i.sentences for i in train),
@@ -388,7 +395,7 @@ def _report(
         cut_documents=sum(r.cut_documents for r in reports),
         skipped_pairs=_skipped(readers, infos),
         removed=tuple((name, r.documents, r.paragraphs, r.characters) for name, r in sorted(text.removed.items())),
-        repeated_documents=0 if looked_for else repeated,
+        repeated_documents=repeated,
         evaluation_texts=verdict.found if verdict is not None else (),
     )
 

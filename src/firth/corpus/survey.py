@@ -267,8 +267,10 @@ class _State:
             row = np.array([mine.sum(), found.characters[mine].sum(), *found.scripts[mine].sum(0)])
             self._counts[int(file)] = self._counts.get(int(file), np.zeros_like(row)) + row
         if self._contamination is not None:
+            alike = found.hashes if "duplicates" in self.cleaning.rules else np.zeros_like(found.hashes)
             for run, document, touched in zip(found.runs, found.run_documents, found.run_keys, strict=True):
-                self._contamination.add(int(run), places[int(document)], touched + shift)
+                if stays[document]:
+                    self._contamination.add(int(run), places[document], touched + shift, int(alike[document]))
 
     def decide(self, n_files: int) -> Verdict:
         """Decide what to remove from everything added."""
