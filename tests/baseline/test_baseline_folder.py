@@ -73,6 +73,8 @@ def test_what_is_read_answers_alike(folders: dict[str, Path], task: str) -> None
     assert loaded.predict(items[0]) == loaded.predict(items)[0]
     assert loaded.provenance["firth"] and "\n" not in repr(loaded)
     assert [record for record, _ in loaded.predict_stream(items)] == [loaded.record(item) for item in items]
+    with pytest.raises(InputError, match="is one text: expected a list of them"):
+        list(loaded.predict_stream("open it"))
 
 
 def numbers(prediction: Any) -> list[float]:

@@ -46,6 +46,17 @@ def test_words_are_weighted_as_scikit_learn_does() -> None:
     np.testing.assert_allclose(dense(TEXTS, vocabulary, config), weights, atol=1e-6)
 
 
+def test_a_text_is_normalised_to_be_counted_and_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[str]()
+
+    def counted(text: str) -> str:
+        calls.append(text)
+        return normalise(text)
+
+    monkeypatch.setattr(module, "normalise", counted)
+    assert len(fit_vocabulary(TEXTS, "words", GramConfig())) > 2 * len(TEXTS) >= len(calls)
+
+
 def test_characters_are_weighted_as_scikit_learn_does() -> None:
     config = GramConfig(shortest=2, longest=3, min_count=2)
     vocabulary = fit_vocabulary(TEXTS, "characters", config)

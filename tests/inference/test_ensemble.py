@@ -11,7 +11,7 @@ import firth
 from firth.baseline.config import CommonestTagConfig
 from firth.baseline.model import Baseline
 from firth.baseline.tags import CommonestTag
-from firth.errors import ConfigError
+from firth.errors import ConfigError, InputError
 from firth.folder import Loaded
 from firth.inference.ensemble import Ensemble, check_members, ensemble_records
 from firth.inference.model import Model
@@ -171,6 +171,8 @@ def test_one_item_several_and_a_stream() -> None:
     assert [record.text for record, _ in streamed] == ["a bc", "cab dig"]
     assert [answer.label for _, answer in streamed] == [answer.label for answer in several]
     assert both.predict([]) == []
+    with pytest.raises(InputError, match="is one text: expected a list of them"):
+        list(both.predict_stream("a bc"))
 
 
 def test_answers_have_the_mean_probability_of_their_span() -> None:

@@ -222,6 +222,18 @@ def test_the_window_with_most_context() -> None:
     assert best_window(0, [(0, 1), (0, 2)]) == 1
 
 
+def test_the_window_of_a_long_context_is_searched_among_its_neighbours() -> None:
+    seen = list[int]()
+
+    class Windows(list[tuple[int, int]]):
+        def __getitem__(self, number: Any) -> Any:
+            seen.append(number)
+            return super().__getitem__(number)
+
+    windows = Windows((start, start + 100) for start in range(0, 100_000, 50))
+    assert best_window(70_020, windows) == 1399 and len(seen) < 100
+
+
 @settings(max_examples=100)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
 def test_most_context_is_the_published_rule(n: int, room: int, stride: int) -> None:

@@ -74,12 +74,21 @@ def fit_vocabulary(texts: Sequence[str], block: GramBlock, config: GramConfig) -
     kept = np.flatnonzero(counted.n_texts >= min(least, max(len(texts) // 2, 1)))
     # Commonest first; ties are ordered by hash, which is the same on every machine.
     kept = kept[np.lexsort((counted.key[kept], -counted.n_texts[kept]))][: config.most]
-    grams = [
-        f" {normalise(texts[row])} "[start:end]
-        for row, start, end in zip(*(a[kept].tolist() for a in (counted.row, counted.start, counted.end)), strict=True)
-    ]
+    grams = _substrings(texts, counted.row[kept], counted.start[kept], counted.end[kept])
     idf = np.log((1 + len(texts)) / (1 + counted.n_texts[kept])) + 1
     return Vocabulary.of(block, grams, idf.astype(np.float32))
+
+
+def _substrings(texts: Sequence[str], row: np.ndarray, start: np.ndarray, end: np.ndarray) -> list[str]:
+    """The characters ``[start:end]`` of each row's framed text; a text is normalised once, and one held at a time."""
+    found = [""] * len(row)
+    last, framed = -1, ""
+    for place in np.argsort(row, kind="stable").tolist():
+        if row[place] != last:
+            last = int(row[place])
+            framed = f" {normalise(texts[last])} "
+        found[place] = framed[start[place] : end[place]]
+    return found
 
 
 def tfidf(texts: Sequence[str], vocabulary: Vocabulary, config: GramConfig) -> "csr_matrix":

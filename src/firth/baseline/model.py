@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from firth.baseline.config import CommonestTagConfig, JointConfig, TfidfConfig
-from firth.tasks.items import AT_ONCE, check_items, chunks, listed, record_of
+from firth.tasks.items import AT_ONCE, check_items, check_several, chunks, listed, record_of
 from firth.tasks.learnt import check_pair
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
@@ -110,7 +110,7 @@ class Baseline:
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
         """Yield each item's record and prediction as ``predict`` makes it; ``at_once`` are held in memory."""
-        return self.answer_stream(map(self.record, items), at_once=at_once)
+        return self.answer_stream(map(self.record, check_several(items)), at_once=at_once)
 
     def answer_stream(
         self, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None

@@ -17,7 +17,7 @@ from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.answering import answer_records, read_records, task_model
 from firth.inference.model import Model
-from firth.tasks.items import AT_ONCE, chunks, listed
+from firth.tasks.items import AT_ONCE, check_several, chunks, listed
 from firth.tasks.learnt import learnt_pairs
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Prediction, Span, Valued
 from firth.tasks.rows import Example, Outputs
@@ -59,7 +59,7 @@ class Ensemble:
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:
         """As ``Model.predict_stream``, averaged over the models."""
-        return ensemble_stream(self._members, map(self.models[0].record, items), at_once=at_once)
+        return ensemble_stream(self._members, map(self.models[0].record, check_several(items)), at_once=at_once)
 
 
 def check_members(members: Sequence[Loaded], names: Sequence[str]) -> None:

@@ -5,8 +5,10 @@ Differs: there is no padding, so the softmax runs over the tokens of the sequenc
 positions, to which a trained model gives almost no probability.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -207,13 +209,19 @@ def _best(scores: np.ndarray, n: int) -> np.ndarray:
 
 
 def best_window(piece: int, windows: Sequence[tuple[int, int]]) -> int:
-    """The first of the windows in which a token has the most context.
+    """The first of the windows in which a token has the most context; ``windows`` in order.
 
     Source: google-research/bert run_squad.py, _check_is_max_context: the smaller number of tokens to its left
     or right, plus a hundredth of the window's length.
     """
-    scores = [min(piece - a, b - 1 - piece) + 0.01 * (b - a) if a <= piece < b else -1.0 for a, b in windows]
-    return int(np.argmax(scores))
+    # Windows that hold the token are neighbours: a long context has thousands of others.
+    holding = range(bisect_right(windows, piece, key=itemgetter(1)), bisect_right(windows, piece, key=itemgetter(0)))
+
+    def context(number: int) -> float:
+        a, b = windows[number]
+        return min(piece - a, b - 1 - piece) + 0.01 * (b - a)
+
+    return max(holding, key=context)
 
 
 def _texts(context: str, offsets: np.ndarray, found: Sequence[tuple[float, int, int]], n_best: int) -> list[_Text]:

@@ -40,11 +40,12 @@ def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]
     held = _first_keys(sizes, n, seed_of("hold out"), most=len(sizes) - 1)
     if sum(sizes[key] for key in held) > max(2 * n, _MOST_HELD * len(records)):
         # A few long documents: the smallest ones leave more to learn from.
-        held = set[str]()
+        held, n_held = set[str](), 0
         for key in sorted(sizes, key=lambda key: (sizes[key], seed_of("hold out", key), key)):
-            if len(held) == len(sizes) - 1 or sum(sizes[one] for one in held) >= n:
+            if len(held) == len(sizes) - 1 or n_held >= n:
                 break
             held.add(key)
+            n_held += sizes[key]
     return [r for r in records if split_key(r) not in held], [r for r in records if split_key(r) in held]
 
 
