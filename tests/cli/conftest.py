@@ -28,6 +28,41 @@ class Result:
 
 
 Firth = Callable[..., Result]
+Typing = Callable[..., list[int]]
+
+
+class _Typed(io.StringIO):
+    """A person at a terminal, who types the next line once the previous one is answered."""
+
+    def __init__(self, answers: io.StringIO, lines: tuple[str, ...]):
+        super().__init__()
+        self.answers, self.lines, self.seen = answers, lines, list[int]()
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:
+        if len(self.seen) == len(self.lines):
+            return ""
+        self.seen.append(self.answers.getvalue().count("\n"))
+        return self.lines[len(self.seen) - 1] + "\n"
+
+
+@pytest.fixture
+def typing(monkeypatch: pytest.MonkeyPatch) -> Typing:
+    """``typing(command, "a", "b")``: how many lines the command had printed before each line was typed."""
+
+    def run(command: Callable[[], object], *lines: str) -> list[int]:
+        printed = io.StringIO()
+        typed = _Typed(printed, lines)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", typed)
+            patch.setattr(sys, "stdout", printed)
+            command()
+        assert printed.getvalue().count("\n") == len(lines)
+        return typed.seen
+
+    return run
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from tiny_language_models import tiny_language_model
 
 import firth as package
+from firth.cli.embed import embed
 from firth.vectors.occurrences import nearest_in_context
 
 LINES = "The old farmer walked to the river.\n\nOur teacher looked at the river.\nThe old farmer walked to the river.\n"
@@ -32,6 +34,11 @@ def test_words_as_npz(firth, tiny_run: Path, tmp_path: Path, expected: list) -> 
         assert found["vectors"][begin:end] == pytest.approx(one.word_layers[1], abs=1e-5)
         line = LINES.splitlines()[number]
         assert [line[a:b] for a, b in found["spans"][begin:end]] == [word.text for word in one.words]
+
+
+@pytest.mark.parametrize("unit", ["text", "word"])
+def test_lines_that_are_typed_are_answered_at_once(tiny_run: Path, typing, unit: Any) -> None:
+    assert typing(lambda: embed(tiny_run, unit=unit), "The queen.", "the river", "b") == [0, 1, 2]
 
 
 def test_tokens_as_allennlp_writes_them(firth, tiny_run: Path, tmp_path: Path, expected: list) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -353,31 +352,9 @@ def test_out_is_whole_or_not_there(
     assert len(rows(result.out)) == 1
 
 
-class Typed(io.StringIO):
-    """A person at a terminal, who types the next line once the previous one is answered."""
-
-    def __init__(self, answers: io.StringIO, lines: list[str]):
-        super().__init__()
-        self.answers, self.lines, self.seen = answers, lines, list[int]()
-
-    def isatty(self) -> bool:
-        return True
-
-    def readline(self, size: int | None = -1, /) -> str:
-        if len(self.seen) == len(self.lines):
-            return ""
-        self.seen.append(self.answers.getvalue().count("\n"))
-        return self.lines[len(self.seen) - 1]
-
-
-def test_a_person_who_types_is_answered_at_once(models: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    printed = io.StringIO()
-    typed = Typed(printed, ["winter\n", "the river\n", "winter\n", "x\n"])
-    monkeypatch.setattr(sys, "stdin", typed)
-    monkeypatch.setattr(sys, "stdout", printed)
-    predict(models["classify"])
+def test_a_person_who_types_is_answered_at_once(models: dict[str, Path], typing) -> None:
     # Each line is answered before the next is read.
-    assert typed.seen == [0, 1, 2, 3] and printed.getvalue().count("\n") == 4
+    assert typing(lambda: predict(models["classify"]), "winter", "the river", "winter", "x") == [0, 1, 2, 3]
 
 
 def test_memory_does_not_grow_with_the_input(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from firth.cli.next_sentence import next_sentence
 from firth.inference.model import Model
 from firth.inference.text_scores import TextScore, TokenScore
 
@@ -115,6 +116,10 @@ def test_a_perplexity_too_large_for_a_number(firth, tiny_run: Path, monkeypatch:
     assert done.code == 0 and "perplexity of all 2 texts: inf (2 tokens)" in done.err
     found = json.loads(firth("score-text", tiny_run, "a", "--json").out.splitlines()[0], parse_constant=pytest.fail)
     assert found["perplexity"] is None and found["backward_perplexity"] is None
+
+
+def test_pairs_that_are_typed_are_answered_at_once(tiny_run: Path, typing) -> None:
+    assert typing(lambda: next_sentence(tiny_run), "The queen.\tThe river.", "a\tb", "c\td") == [0, 1, 2]
 
 
 def test_next_sentence(firth, tiny_run: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from firth.explain.text import explain, input_embeddings, masked_rows, part_of
 from firth.explain.words import cosine_table, repeated_word, word_cosines
 from firth.export.convert import shortened
 from firth.folder import PRETRAINING, Loaded
+from firth.inference.fast import FastEncoder
 from firth.inference.model import Model, load_model
 from firth.page import COLOURS
 from firth.systems import SYSTEMS
@@ -143,6 +144,13 @@ def test_the_added_embeddings_are_the_models() -> None:
     table = made.loaded.objective.encoder.embeddings
     assert parts["token"][0][1] == pytest.approx(float(table.pieces.weight[PIECES.index("a1")].detach().norm()))
     assert parts["position"][0][5] == pytest.approx(float(table.positions.weight[5].detach().norm()))
+
+
+def test_the_added_embeddings_are_shown_in_any_precision() -> None:
+    made = tiny_language_model("bert")
+    plain = made.loaded.objective
+    slot = replace(made.loaded, objective=SimpleNamespace(encoder=FastEncoder(plain.encoder, torch.float32)))
+    assert input_embeddings(replace(made, loaded=slot), ["a1 b2", "c3"]) is not None
 
 
 def test_added_embeddings_end_with_the_models_positions() -> None:

@@ -1,5 +1,6 @@
 """``firth embed``."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -87,6 +88,9 @@ def embed(
     compile
         Compile the encoder with torch.compile: about a minute of warm-up, then faster.
     """
+    from firth.inference.embedding import AT_ONCE as TEXTS_AT_ONCE
+    from firth.inference.token_vectors import MOST_TEXTS as UNITS_AT_ONCE
+
     _check_flags(unit, layer, mix, last, weights, pool, out)
     check_texts(texts, file)
     if texts and columns is not None:
@@ -96,11 +100,15 @@ def embed(
     for text in texts:
         say_unknown(text, loaded)
     asked = _mix(mix, last, weights)
+    # At a terminal each line is answered before the next is read.
+    typed = not texts and file is None and out is None and sys.stdin.isatty()
     with on_interrupt("no vectors were written" if out else "the vectors so far are complete"):
         if unit != "text":
-            _embed_units(loaded, lines, unit, layer, None if asked is None else loaded.mix(asked), out)
+            at_once = 1 if typed else UNITS_AT_ONCE
+            _embed_units(loaded, lines, unit, layer, None if asked is None else loaded.mix(asked), out, at_once)
             return
-        vectors = loaded.embed_stream(lines, -1 if layer is None else layer, pool, mix=asked)
+        at_once = 1 if typed else TEXTS_AT_ONCE
+        vectors = loaded.embed_stream(lines, -1 if layer is None else layer, pool, mix=asked, at_once=at_once)
         n_vectors = _print_vectors(vectors) if out is None else _save_vectors(vectors, out)
     if out is not None:
         print(f"{out}: {counted(n_vectors, 'vector')}")
@@ -149,12 +157,13 @@ def _embed_units(
     layer: int | None,
     mix: "ResolvedMix | None",
     out: Path | None,
+    at_once: int,
 ) -> None:
     from firth.inference.vector_files import json_line, write_units
 
     every = layer is None and out is not None and out.suffix.lower() in (".hdf5", ".h5")
     choice = mix if mix is not None else None if every else -1 if layer is None else layer
-    found = model.vectors_stream(lines, choice)
+    found = model.vectors_stream(lines, choice, at_once=at_once)
     if out is None:
         for one in found:
             print(json_line(one, unit, mix))

@@ -1,5 +1,6 @@
 """``firth next-sentence``."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,7 +43,7 @@ def next_sentence(
     if texts and (len(texts) != 2 or file is not None):
         raise UsageError(f"firth next-sentence takes two texts, or pairs on stdin or --input; got {len(texts)} texts")
     check_texts(texts, file)
-    from firth.inference.next_sentence import next_sentence_model
+    from firth.inference.next_sentence import AT_ONCE, next_sentence_model
 
     loaded = load_and_say(model, precision)
     next_sentence_model(loaded.loaded)  # before anything is read
@@ -54,8 +55,10 @@ def next_sentence(
             given.append(pair)
             yield pair
 
+    # At a terminal each pair is answered before the next is read.
+    at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     n_pairs = 0
-    for probability in loaded.follows_stream(pairs()):
+    for probability in loaded.follows_stream(pairs(), at_once=at_once):
         n_pairs += 1
         first, second = given.pop(0)
         if as_json:

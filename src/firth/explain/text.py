@@ -17,6 +17,7 @@ from firth.explain.pieces import PieceStep, wordpiece_steps
 from firth.explain.sentences import Language
 from firth.explain.words import context_section, models_section, neighbours_section
 from firth.inference.attention_maps import encodes_apart, pair_texts
+from firth.inference.fast import FastEncoder
 from firth.inference.language_models import language_model
 from firth.inference.model import Model
 from firth.inference.next_sentence import next_sentence_model
@@ -162,7 +163,8 @@ def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Par
 
     Two texts are read as a pair if the model has segments. None for a model that adds nothing to its tokens.
     """
-    embeddings = getattr(model.loaded.objective.encoder, "embeddings", None)
+    encoder = model.loaded.objective.encoder
+    embeddings = getattr(encoder.encoder if isinstance(encoder, FastEncoder) else encoder, "embeddings", None)
     layout, tokenizer = model.loaded.layout, model.loaded.tokenizer
     if embeddings is None or not hasattr(embeddings, "positions"):
         return None

@@ -33,10 +33,11 @@ from firth.inference.gate import check_gate
 from firth.inference.generation import AT_ONCE as PROMPTS_AT_ONCE
 from firth.inference.generation import Continuation, How, Writing, generate_stream, next_tokens
 from firth.inference.masks import Candidate, FilledMask, check_masked, fill_rows, masked_row
+from firth.inference.next_sentence import AT_ONCE as PAIRS_AT_ONCE
 from firth.inference.next_sentence import follow_probabilities
 from firth.inference.precision import ON_CPU, Precision
 from firth.inference.text_scores import MinimalPair, TextScore, prefers_good, score_texts
-from firth.inference.token_vectors import Mix, ResolvedMix, TextVectors, resolve_mix, vectors_stream
+from firth.inference.token_vectors import MOST_TEXTS, Mix, ResolvedMix, TextVectors, resolve_mix, vectors_stream
 from firth.inference.translating import AT_ONCE as LINES_AT_ONCE
 from firth.inference.translating import Search, Translated, translate_stream
 from firth.inference.word_table import Neighbour, table_of
@@ -187,8 +188,12 @@ class Model:
         found = list(self.vectors_stream([texts] if isinstance(texts, str) else texts))
         return found[0] if isinstance(texts, str) else found
 
-    def vectors_stream(self, texts: Iterable[str], choice: int | ResolvedMix | None = None) -> Iterator[TextVectors]:
+    def vectors_stream(
+        self, texts: Iterable[str], choice: int | ResolvedMix | None = None, *, at_once: int = MOST_TEXTS
+    ) -> Iterator[TextVectors]:
         """Yield the vectors of each text; ``choice``: only one layer, or those of a mix; None: all.
+
+        Holds ``at_once`` texts in memory, fewer if they are long.
 
         A text longer than the model's maximum is read in windows that overlap by half; a token's vector comes from the
         window in which it has the most context.
@@ -197,7 +202,12 @@ class Model:
         if choice is not None:
             numbers = choice.numbers if isinstance(choice, ResolvedMix) else (layer_number(self.loaded, choice),)
         return vectors_stream(
-            self.loaded, check_several(texts), numbers, encode=self._encode, budget_tokens=self.budget_tokens
+            self.loaded,
+            check_several(texts),
+            numbers,
+            encode=self._encode,
+            budget_tokens=self.budget_tokens,
+            at_once=at_once,
         )
 
     def mix(self, mix: Mix) -> ResolvedMix:
@@ -245,10 +255,10 @@ class Model:
             raise InputError(f"{len(firsts)} first texts and {len(seconds)} second ones: expected equal numbers")
         return list(self.follows_stream(zip(firsts, seconds, strict=True)))
 
-    def follows_stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[float]:
-        """As ``follows``, one pair after another, in constant memory."""
+    def follows_stream(self, pairs: Iterable[tuple[str, str]], *, at_once: int = PAIRS_AT_ONCE) -> Iterator[float]:
+        """As ``follows``, one pair after another; holds ``at_once`` pairs in memory."""
         return follow_probabilities(
-            self.loaded, map(_pair, pairs), device=self.device, budget_tokens=self.budget_tokens
+            self.loaded, map(_pair, pairs), device=self.device, budget_tokens=self.budget_tokens, at_once=at_once
         )
 
     def prefers_good(self, pairs: Iterable[MinimalPair]) -> Iterator[tuple[MinimalPair, bool]]:

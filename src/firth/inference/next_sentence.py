@@ -32,15 +32,20 @@ def next_sentence_model(loaded: Loaded) -> MaskedLM:
 
 @torch.inference_mode()
 def follow_probabilities(
-    loaded: Loaded, pairs: Iterable[tuple[str, str]], *, device: torch.device, budget_tokens: int
+    loaded: Loaded,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    device: torch.device,
+    budget_tokens: int,
+    at_once: int = AT_ONCE,
 ) -> Iterator[float]:
-    """Yield for each pair the probability that the second text follows the first, in order, in constant memory.
+    """Yield for each pair the probability that the second text follows the first, in order; holds ``at_once`` pairs.
 
     ConfigError for a model without the head, InputError for an empty text, LengthError for a pair too long.
     """
     objective = next_sentence_model(loaded)
     source = iter(pairs)
-    while some := list(islice(source, AT_ONCE)):
+    while some := list(islice(source, at_once)):
         rows = [pair_row(loaded, first, second) for first, second in some]
         found = [0.0] * len(rows)
         for chosen in in_batches([len(ids) for ids, _ in rows], budget_tokens):

@@ -156,7 +156,7 @@ class TextVectors:
         return np.stack([self.of_words(x) for x in self.layers])
 
     def layer(self, number: int) -> Float[np.ndarray, "n H"]:
-        """The tokens' vectors of one layer; -1 is the top. ConfigError for one that is not stored."""
+        """The tokens' vectors of a layer; -1 is the last stored one. ConfigError for one that is not stored."""
         if number not in self.numbers and not -len(self.each) <= number < 0:
             raise ConfigError(f"layer {number}: these vectors are of the layers {', '.join(map(str, self.numbers))}")
         return self.each[self.numbers.index(number) if number >= 0 else number]
@@ -191,9 +191,15 @@ class TextVectors:
 
 
 def vectors_stream(
-    loaded: Loaded, texts: Iterable[str], numbers: Sequence[int], *, encode: Encode, budget_tokens: int
+    loaded: Loaded,
+    texts: Iterable[str],
+    numbers: Sequence[int],
+    *,
+    encode: Encode,
+    budget_tokens: int,
+    at_once: int = MOST_TEXTS,
 ) -> Iterator[TextVectors]:
-    """Yield the vectors of each text in some layers, in order; memory is bounded by the longest text.
+    """Yield the vectors of each text in some layers, in order; holds ``at_once`` texts, fewer if they are long.
 
     A text longer than the model's maximum is read in windows that overlap by half; a token's vector comes from the
     window in which it has the most context.
@@ -202,7 +208,7 @@ def vectors_stream(
     for text in texts:
         block.append(text)
         n_characters += len(whole_text(text))
-        if n_characters >= MOST_CHARACTERS or len(block) >= MOST_TEXTS:
+        if n_characters >= MOST_CHARACTERS or len(block) >= at_once:
             yield from _some(loaded, block, numbers, encode, budget_tokens)
             block, n_characters = [], 0
     if block:
