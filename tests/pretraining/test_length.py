@@ -84,6 +84,12 @@ def test_evaluations_that_were_asked_for_more_often_stay(tiny_corpus: Path) -> N
     assert with_steps(recipe_with(tiny_corpus, minutes=10, eval_every=0), PACE).train.eval_every == 0
 
 
+def test_minutes_leave_time_for_the_evaluations_of_a_long_run(tiny_corpus: Path) -> None:
+    sized = with_steps(recipe_with(tiny_corpus, minutes=600, eval_every=1000), PACE).train
+    # 72,000 steps of 0.5 s; an evaluation takes as long as 10 steps.
+    assert sized.eval_every == 1000 and 71_990 <= sized.steps * (1 + 10 / 1000) <= 72_010
+
+
 def test_a_run_has_a_step_however_short_it_is(tiny_corpus: Path) -> None:
     assert with_steps(recipe_with(tiny_corpus, minutes=1e-6), PACE).train.steps == 1
 

@@ -213,6 +213,11 @@ def test_options_that_contradict_each_other_are_refused(options: dict[str, Any],
         OptimConfig(**options)
 
 
+def test_without_held_out_text_patience_has_nothing_to_count(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train\.patience requires held-out text"):
+        trainer_of(tmp_path / "run", [batch_of([0], 1)], config={"patience": 1})
+
+
 @pytest.mark.parametrize("options", [{"plateau_factor": 0.5}, {"kind": "sgd", "averaged_after": 5}])
 def test_without_held_out_text_there_is_nothing_to_go_by(tmp_path: Path, options: dict[str, Any]) -> None:
     optim = OptimConfig(decay=0.0, **options)

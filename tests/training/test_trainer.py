@@ -1,5 +1,6 @@
 """The trainer: what a step computes, what is evaluated, kept and logged. tests/contract covers resuming."""
 
+import contextlib
 import json
 import math
 import os
@@ -19,7 +20,7 @@ from firth.files import write_folder
 from firth.training.checkpoint import list_checkpoints, save_tensors
 from firth.training.config import TrainConfig
 from firth.training.held_out import HeldOut
-from firth.training.log import read_log
+from firth.training.log import Log, read_log
 from firth.training.trainer import Trainer
 
 
@@ -218,6 +219,20 @@ def test_tensorboard_events_are_written_when_asked_for(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     trainer_of(tmp_path / "run", [batch_of([0], 1)], config={"tensorboard": True}).fit()
     assert list((tmp_path / "run").glob("events.out.tfevents.*"))
+
+
+def test_tensorboard_events_up_to_the_checkpoint_stay(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    path = tmp_path / "log.jsonl"
+    for steps, offset, resumed in (([5, 10, 15], 0, 0), ([15, 20], None, 10)):
+        if offset is None:
+            offset = len(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+        with contextlib.closing(Log(path, offset, tensorboard=True, step=resumed)) as log:
+            for step in steps:
+                log.write("dev", step, loss=float(step + resumed))
+    events = accumulator.EventAccumulator(str(tmp_path)).Reload().Scalars("dev/loss")
+    assert [(e.step, e.value) for e in events] == [(5, 5), (10, 10), (15, 25), (20, 30)]
+    assert [line["step"] for line in read_log(path)] == [5, 10, 15, 20]
 
 
 def test_an_infinite_gradient_stops_with_advice(tmp_path: Path) -> None:

@@ -95,8 +95,8 @@ def _last_checkpoints(run: Path, last: int) -> list[Path]:
             )
         n = f"{len(found)} checkpoint{'' if len(found) == 1 else 's'}"
         raise ConfigError(
-            f"{run} has {n}, fewer than --last {last}: train with train.keep_checkpoints={last} or more, or average "
-            "fewer"
+            f"{run} has {n}, fewer than --last {last}: train with train.keep_checkpoints={last} or more "
+            "and a train.save_every that makes as many, or average fewer"
         )
     return found[-last:]
 

@@ -53,7 +53,9 @@ def with_steps(recipe: Pretrain, pace: Pace) -> Pretrain:
     else:
         steps = 60 * (train.minutes or DEFAULT_MINUTES) / pace.step_s
         n_evaluations = _n_evaluations(steps, evaluation_steps)
-        steps -= n_evaluations * evaluation_steps  # evaluations take their share of the time
+        # Evaluations take their share of the time; there are more of them if train.eval_every says so.
+        asked = evaluation_steps / train.eval_every if train.eval_every else 0.0
+        steps = min(steps - n_evaluations * evaluation_steps, steps / (1 + asked))
         if not train.minutes:
             steps = min(steps, MOST_EPOCHS * pace.epoch_steps)
     n = min(max(round(steps), 1), _MOST_STEPS)

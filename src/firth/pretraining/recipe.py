@@ -34,6 +34,8 @@ class Pretrain:
 
     def __post_init__(self) -> None:
         self.optim.check_evaluations(self.train.eval_every, "train.eval_every")
+        if self.train.patience and not self.train.eval_every:
+            raise ConfigError("train.patience counts evaluations: train.eval_every=0 has only one")
         row = SYSTEMS[self.system]
         if self.data.instances not in row.instances:
             raise ConfigError(

@@ -67,7 +67,7 @@ def _tensorboard(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ConfigError("train.tensorboard needs TensorBoard: pip install 'firth[track]'") from None
-    return SummaryWriter(str(folder), purge_step=step)
+    return SummaryWriter(str(folder), purge_step=step + 1)  # it drops that step too
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

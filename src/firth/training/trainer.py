@@ -108,6 +108,8 @@ class Trainer:
                 "optim.plateau_factor and optim.averaged_after require held-out text, and there is none: "
                 "hold some out, or set them to 1 and 0"
             )
+        if self.config.patience and self.dev is None and self.judge is None:
+            raise ConfigError("train.patience requires held-out text, and there is none: hold some out, or set it to 0")
         self.objective.to(self.device)
         if self.config.recompute:
             recompute_regions(self.objective.encoder)

@@ -62,8 +62,8 @@ def train_glove(
 ) -> VectorsReport:
     """Train word vectors on text by GloVe and write the new model folder ``out``.
 
-    Memory holds the distinct pairs of words that co-occur, 16 bytes each. InputError if fewer than two words occur
-    often enough.
+    Memory holds the distinct pairs of words that co-occur, about 100 bytes each. InputError if fewer than two words
+    occur often enough.
     """
     rule_of(reading, "glove", ngrams=False)  # check before training, not after it
     split = reading.split or "words"
