@@ -20,6 +20,7 @@ from firth.tasks.classify import (
     Regressor,
     classify_answers,
     classify_examples,
+    merged,
     multilabel_answers,
     multilabel_examples,
     regress_answers,
@@ -128,6 +129,25 @@ def test_the_loss_of_labels_is_torchs(merge: Any, smoothing: float, weights: tup
     torch.testing.assert_close(loss, expected)
     assert batch.counts() == {"label": 4}
     assert correct == (logits.argmax(1) == gold).sum()
+
+
+def test_two_passes_should_agree() -> None:
+    config = ClassifyConfig(labels=LABELS, consistency=3.0)
+    model, plain = built(Classifier, config), built(Classifier, ClassifyConfig(labels=LABELS))
+    examples = classify_examples(texts("good", "bad", "fair", "good"), maker(), config)
+    assert torch.equal(step_of(model, examples)[1], step_of(plain, examples)[1])  # without dropout there is one pass
+    batch, gold = collate(examples), torch.tensor([2, 0, 1, 2])
+    model.train()
+    torch.manual_seed(5)
+    loss = model(batch).losses["label"]
+    torch.manual_seed(5)
+    first, second = (merged(model.logits(model.read(batch.tokens), batch.tokens), batch, "mean") for _ in range(2))
+    assert not torch.equal(first, second)
+    p, q = first.log_softmax(1), second.log_softmax(1)
+    losses = F.cross_entropy(first, gold, reduction="sum") + F.cross_entropy(second, gold, reduction="sum")
+    apart = (F.kl_div(p, q, log_target=True, reduction="sum") + F.kl_div(q, p, log_target=True, reduction="sum")) / 2
+    torch.testing.assert_close(loss, (losses + 3 * apart) / 2)
+    assert (model.passes, plain.passes) == (2, 1)
 
 
 def test_the_loss_of_label_sets_is_torchs() -> None:

@@ -115,7 +115,7 @@ class Runs:
                 row,
                 self.base.config,
                 self.machine.dtype,
-                train.batch_tokens,
+                train.batch_tokens * model.passes,
                 recompute=train.recompute,
                 processes=self.processes,
             )

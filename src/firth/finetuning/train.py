@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from firth.config import read_json, to_dict
+from firth.data.batch import Batch
 from firth.files import remove_folder, write_folder, write_json
 from firth.finetuning.base import Base, FirstVectors, freeze, gradually, make_model, rate_scales
 from firth.finetuning.calibrate import calibrate
@@ -153,7 +154,7 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
         config=config,
         optim=recipe.optim,
         rate=rate_of(recipe.optim, config.steps),
-        flops=partial(SYSTEMS[run.base.system_name].flops, run.base.config) if light is full else _no_flops,
+        flops=partial(_flops, run.base, full.passes if light is full else 0),
         run=folder,
         save_model=save_model,
         saved=full,
@@ -196,9 +197,9 @@ def still_untrained(base: Base, model: TaskModel) -> tuple[str, ...]:
     return tuple(f"encoder.{part}" for part in base.untrained if not learns(part))
 
 
-def _no_flops(batch: Any) -> float:
-    """No encoder FLOPs: with stored features the encoder does not run."""
-    return 0.0
+def _flops(base: Base, passes: int, batch: Batch) -> float:
+    """Operations of the encoder in so many passes over a batch; with stored features it does not run."""
+    return passes * SYSTEMS[base.system_name].flops(base.config, batch) if passes else 0.0
 
 
 def with_stored_features(full: TaskModel, run: Run) -> tuple[TaskModel, list[Example], EncodedSplit]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from firth.data.batch import Batch, Step
@@ -49,17 +49,32 @@ class Classifier(TaskModel):
         head = SharedBias if config.both_orders else None
         self.build(encoder, config, len(config.labels), {"label": 1.0}, head, reads)
 
+    @property
+    def passes(self) -> int:
+        return 2 if self.config.consistency else 1
+
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
-        return label_step(self, batch)
+        """With ``consistency`` the loss in training is half of R-Drop's: the mean over two passes with different
+        dropout, and their symmetric divergence. Source: Liang et al. 2021, equations 1 to 3.
+        """
+        hidden, label = self.read(batch.tokens), batch.targets["label"].label
+        logits = merged(self.logits(hidden, batch.tokens), batch, self.config.merge)
+        loss = self._loss(logits, label)
+        if self.config.consistency and self.training:
+            other = merged(self.logits(self.read(batch.tokens), batch.tokens), batch, self.config.merge)
+            loss = (loss + self._loss(other, label) + self.config.consistency * _divergence(logits, other)) / 2
+        return self.step({"label": loss}, {"label": (logits.argmax(1) == label).sum()}, hidden, batch)
+
+    def _loss(self, logits: Float[Tensor, "E K"], label: Int[Tensor, " E"]) -> Tensor:
+        weights, smoothing = self.config.class_weights, self.config.label_smoothing
+        weight = torch.tensor(weights, device=logits.device) if weights else None
+        return F.cross_entropy(logits, label, weight, reduction="sum", label_smoothing=smoothing)
 
 
-def label_step(model: TaskModel, batch: Batch) -> Step:
-    """The loss of a classifier, and how many texts it labels correctly."""
-    config, hidden, label = model.config, model.read(batch.tokens), batch.targets["label"].label
-    logits = merged(model.logits(hidden, batch.tokens), batch, config.merge)
-    weight = torch.tensor(config.class_weights, device=logits.device) if config.class_weights else None
-    loss = F.cross_entropy(logits, label, weight, reduction="sum", label_smoothing=config.label_smoothing)
-    return model.step({"label": loss}, {"label": (logits.argmax(1) == label).sum()}, hidden, batch)
+def _divergence(logits: Float[Tensor, "E K"], other: Float[Tensor, "E K"]) -> Tensor:
+    """The mean of both Kullback-Leibler divergences between two distributions, summed over the texts."""
+    p, q = logits.log_softmax(1), other.log_softmax(1)
+    return ((p.exp() - q.exp()) * (p - q)).sum() / 2
 
 
 class MultiLabelClassifier(TaskModel):

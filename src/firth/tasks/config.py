@@ -259,6 +259,9 @@ class ClassifyConfig:
     labels: tuple[str, ...] = required("the labels, in the order of the outputs")
     label_smoothing: float = option(0.0, "share of the target spread over all labels", RATE)
     class_weights: tuple[float, ...] = option((), "loss weight of each label's examples; empty: all 1")
+    consistency: float = option(
+        0.0, "weight of how far two passes with different dropout are apart (R-Drop); twice the time of a step", AMOUNT
+    )
     temperature: float = option(
         1.0, "divides the logits before the softmax; fitted so that probabilities are calibrated"
     )

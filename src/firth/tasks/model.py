@@ -144,6 +144,11 @@ class TaskModel(Objective):
         self.keep = tuple(sorted({*self.keep, len(encoder.widths) - 1}))
         self.weights["lm"] = auxiliary
 
+    @property
+    def passes(self) -> int:
+        """How often a step of training reads the batch."""
+        return 1
+
     def counts(self, batch: Batch) -> dict[str, int]:
         counts = {**batch.counts(), "mix": 1}
         if "lm" in self.weights and self.config.auxiliary_form == "published":
