@@ -39,6 +39,8 @@ MOST_BESIDE = 1000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # Constants of Linux's renameat2(2).
 _AT_FDCWD, _NO_REPLACE = -100, 1
+# Two letters or more: one is a drive of Windows.
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -47,6 +49,7 @@ def check_new(path: Path, *, resume: str = "", but: str = "") -> None:
 
     ``resume``: the command that resumes what is there, for the message. ``but``: the name of a file to ignore.
     """
+    _check_local(path)
     if not os.path.lexists(path):
         return
     if path.is_dir() and not path.is_symlink() and not holds_something(path, but=but):
@@ -56,8 +59,15 @@ def check_new(path: Path, *, resume: str = "", but: str = "") -> None:
 
 def check_new_file(path: Path) -> None:
     """Raise ConfigError if ``path`` already exists."""
+    _check_local(path)
     if os.path.lexists(path):
         raise _exists(path)
+
+
+def _check_local(path: Path) -> None:
+    """Raise ConfigError for the address of another machine, of which a path keeps one slash: s3:/bucket/name."""
+    if _ADDRESS.match(str(path)):
+        raise ConfigError(f"{path}: results are written to a local folder; copy them to that address afterwards")
 
 
 def nearest(path: Path) -> str:

@@ -37,6 +37,20 @@ def test_a_size(model: str) -> None:
     assert rates["loader, one thread"].tokens_per_s and rates["loader, one thread"].share is None
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("transformer-tiny", "does not measure models that learn from translations"),
+        ("cove-small", "does not measure models that learn from translations"),
+        ("elmo-mini", "from a trained model's folder"),
+        ("vectors-small", "from a trained model's folder"),
+    ],
+)
+def test_a_size_that_the_synthetic_text_does_not_suit(model: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bench(model, repeats=1, n_texts=5)
+
+
 def test_a_run_keeps_its_sizes(tiny_run: Path) -> None:
     # Its sequences are shorter than those of a new model: it has only 64 positions.
     before = sorted(tiny_run.rglob("*"))

@@ -24,6 +24,9 @@ import pytest
         ("search RUN TEXT", ["is a file here: < TEXT"]),
         ("embed RUN words --input TEXT", ["either TEXT or --input"]),
         ("fill-mask RUN -", ["takes no '-': stdin is read where no text"]),
+        ("prepare - --tokenizer v --out c", ["takes no '-': give the name of a file or folder"]),
+        ("prepare TEXT --tokenizer v --out s3://b/c", ["s3:/b/c: results are written to a local folder"]),
+        ("vocab TEXT --out gs://b/v", ["gs:/b/v: results are written to a local folder"]),
         ("embed RUN --input -", ["takes no '-': stdin is read where no text"]),
     ],
 )

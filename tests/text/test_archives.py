@@ -1,5 +1,6 @@
 """Compressed files, and the difference between a damaged one and an empty one."""
 
+import bz2
 import gzip
 import lzma
 from collections.abc import Callable
@@ -33,6 +34,27 @@ def test_an_archive_of_the_older_kind_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.xz").write_bytes(lzma.compress(TEXT, lzma.FORMAT_ALONE))
     with open_packed(tmp_path / "a.xz") as file:
         assert file.read() == TEXT
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.compress, ".bz2": bz2.compress, ".gz": gzip.compress}
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_all_streams_of_a_file_are_read_or_it_is_damaged(tmp_path: Path, suffix: str) -> None:
+    """The standard library's readers of .xz and .bz2 take a damaged stream, or padding, for the end of the file."""
+    path = tmp_path / f"a.txt{suffix}"
+    pack, parts = PACKERS[suffix], [f"text number {n}\n".encode() * 500 for n in range(4)]
+    streams = [pack(part) for part in parts]
+    for padding in (b"", bytes(4)):
+        path.write_bytes(padding.join([*streams, b""]))
+        with open_packed(path) as file:
+            assert file.read() == b"".join(parts)
+    flipped = bytearray(streams[1])
+    flipped[len(flipped) // 2] ^= 1
+    for bad in ([streams[0], bytes(flipped), streams[2]], [*streams, streams[0][:-3]], [streams[0], b"xz or not"]):
+        path.write_bytes(b"".join(bad))
+        with pytest.raises(BROKEN_ARCHIVE), open_packed(path) as file:
+            file.read()
 
 
 DAMAGES: list[Callable[[bytes], bytes]] = [

@@ -8,6 +8,8 @@ import pytest
 from firth.text.encodings import conversion
 
 KOREAN, GERMAN = "배송이 빨라서 좋아요. 가격도 괜찮습니다.", "Café, naïve, über; Größe £5 – „gut“"
+CHINESE, JAPANESE = "今天天气很好，大家都去公园散步。", "今日は天気がいいので散歩に行きました。"
+RUSSIAN = "Сегодня хорошая погода."
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,12 @@ def test_a_line_that_is_cut_in_a_character_is_korean_still(tmp_path: Path) -> No
 
 def test_a_packed_file_has_no_such_command(tmp_path: Path) -> None:
     assert conversion(tmp_path / "a.tsv.gz", b"\xe9") == "convert the file to UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [(CHINESE, "gb18030"), (CHINESE, "big5hkscs"), (JAPANESE, "shift_jis"), (JAPANESE, "euc_jp"), (RUSSIAN, "cp1251")],
+)
+def test_no_command_makes_other_letters_of_a_text(tmp_path: Path, text: str, encoding: str) -> None:
+    said = conversion(tmp_path / "a.txt", text.encode(encoding, "ignore"))
+    assert "iconv -f ENCODING -t UTF-8" in said and "GB18030, BIG5, SHIFT_JIS" in said

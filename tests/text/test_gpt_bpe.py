@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firth.errors import TokenizerError
-from firth.text.gpt_bpe import MERGES, SPECIALS
+from firth.text.gpt_bpe import MERGES, SPECIALS, _build_normalizer
 from firth.text.layouts import gpt_layout
 from firth.text.published import load_tokenizer, read_published
 from firth.text.tokenizer import Tokenizer
@@ -370,3 +370,10 @@ def test_tokenizer_json_of_transformers_gives_their_ids(gpt: Tokenizer, released
     ]:
         assert pieces_of(found, text) == pieces.split(" ")
         assert pieces_of(gpt, text) != pieces.split(" ")
+
+
+@given(st.text(st.sampled_from("ab \t\n\r\x85\u2028\u00a0"), max_size=30))
+def test_line_breaks_take_the_spaces_around_them(text: str) -> None:
+    """As the published rule, which would take quadratic time in long runs of spaces."""
+    expected = re.sub(r"\s*[\n\r\x85\u2028\u2029]\s*", "\n", text).strip()
+    assert _build_normalizer().normalize_str(text) == expected

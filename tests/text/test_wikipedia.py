@@ -28,7 +28,9 @@ PAGE = "<page><title>{}</title><ns>{}</ns>{}<revision><text>{}</text></revision>
         ("Name ({{lang|el|ὄνομα}}, ) is.", ["Name is."]),
         ("See [http://x.y/z the site], [https://x.y] or [//x.y a b].", ["See the site, or a b."]),
         ('A fact.<ref name="a">Book, p. 3</ref> More.<ref name=b /> End.', ["A fact. More. End."]),
-        ("a<!-- hidden -->b <math>x^2</math> c<br/>d <b>e</b>", ["ab cd e"]),
+        ("a<!-- hidden -->b <math>x^2</math> c<br/>d <b>e</b>", ["ab c d e"]),
+        ("Red,<br>\nblue.<br />Sugar.<p>New</p>and<div>old</div>", ["Red,", "blue. Sugar.", "New", "and", "old"]),
+        ("{{{name|John}}} was {{{here}}} {{x|a={{{b|}}}}}.", ["John was ."]),
         ('{| class="wikitable"\n! a\n|-\n| b || c\n|}\nAfter.', ["After."]),
         ("{{Infobox\n|name = S\n|}}\nA town.{{cn|}} More {{x|{{y|}}}}.", ["A town. More ."]),
         ("{|\n| x {{cn|}} || y\n|-\n| z\n|}\nAfter.", ["After."]),
@@ -50,7 +52,9 @@ def test_markup(markup: str, expected: list[str]) -> None:
     assert plain_text(markup) == expected
 
 
-@pytest.mark.parametrize("mark", ["{{", "[[", "{|", "[[a", "[//", "<ref>", "<!--", "= ", "( ", "'''", "&amp;", "<a"])
+@pytest.mark.parametrize(
+    "mark", ["{{", "{{{", "{{{a|", "<br", "[[", "{|", "[[a", "[//", "<ref>", "<!--", "= ", "( ", "'''", "&amp;", "<a"]
+)
 def test_unclosed_marks_end(mark: str) -> None:
     """Each of these once took quadratic time in some reader of wiki text: here each is repeated 200,000 times."""
     assert isinstance(plain_text(mark * 200_000), list)

@@ -17,6 +17,7 @@ from firth.data.batch import Batch
 from firth.data.loader import Place
 from firth.data.rows import pack_words
 from firth.data.shards import Corpus
+from firth.errors import ConfigError
 from firth.files import make_folder
 from firth.folder import PRETRAINING, write_model
 from firth.inference.model import Model, load_model
@@ -24,7 +25,7 @@ from firth.machine import deterministic, find_machine
 from firth.pretraining.assembly import assemble, make_loader, make_objective
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.progress import say
-from firth.systems import has_weights, resolve_model
+from firth.systems import SIZES, SYSTEMS, has_weights, resolve_model
 from firth.text.tokenizer import Tokenizer
 from firth.training.collectives import World
 from firth.training.trainer import Trainer
@@ -67,6 +68,7 @@ def bench(
     with tempfile.TemporaryDirectory(prefix="firth-bench-") as place:
         folder = Path(place)
         base = load_model(model) if has_weights(model) else None
+        _check_measured(model, base)
         if base is not None and base.loaded.task != PRETRAINING:
             tell(f"{model} is a model for {base.loaded.task}: only its encoder is measured, no pre-training")
             return _measured(model, {"encode": encode_work(base, n_texts)}, repeats)
@@ -79,6 +81,18 @@ def bench(
         works["pre-training step"] = step_work(recipe, folder / "run")
         works["loader, one thread"] = loader_work(recipe)
         return _measured(model, works, repeats)
+
+
+def _check_measured(model: str, base: Model | None) -> None:
+    """ConfigError for a model that the synthetic text does not suit: one side, and no words with their characters."""
+    name = base.loaded.system_name if base is not None else SIZES[model][0]
+    system = SYSTEMS[name]
+    if system.predict == "translation":
+        raise ConfigError(f"{model}: firth bench does not measure models that learn from translations")
+    if system.characters and base is None:
+        raise ConfigError(
+            f"{model} reads the characters of words: firth bench measures it from a trained model's folder"
+        )
 
 
 def _measured(model: str, works: dict[str, Work], repeats: int) -> Bench:

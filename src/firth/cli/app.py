@@ -170,6 +170,11 @@ _MOVED = {
     },
 }
 
+# Commands that read stdin.
+_READ_STDIN = frozenset(
+    f"firth {verb}"
+    for verb in ("embed", "fill-mask", "generate", "next-sentence", "predict", "score-text", "search", "translate")
+)
 # The flag that takes a file, by command.
 _FILE_FLAGS = {"firth evaluate": "--data", "firth compare": "--train", "firth finetune": "--train"}
 # Flags of other tools that are recipe keys here, by command.
@@ -206,7 +211,9 @@ def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
         if flag in moved:
             return f"{verb} has no {flag}: use {moved[flag]}"
     if "-" in tokens and isinstance(error, UnknownOptionError | MissingArgumentError):
-        return f"{verb} takes no '-': stdin is read where no text and no file is given. See: {verb} --help"
+        reads = verb in _READ_STDIN
+        instead = "stdin is read where no text and no file is given" if reads else "give the name of a file or folder"
+        return f"{verb} takes no '-': {instead}. See: {verb} --help"
     if isinstance(error, UnknownCommandError) and verb == "firth" and tokens and tokens[0] in _ELSEWHERE:
         return f"there is no firth {tokens[0]}: {_ELSEWHERE[tokens[0]]}. See: firth --help"
     if isinstance(error, MissingArgumentError) and error.argument is not None:

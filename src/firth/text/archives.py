@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from firth.files import check_regular
+from firth.text.streams import UnpackedStreams
 from firth.text.zstd import open_zstd
 
 # What the libraries raise for a file that is not an archive, or a truncated one.
-BROKEN_ARCHIVE = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
+BROKEN_ARCHIVE = (EOFError, zlib.error, gzip.BadGzipFile)
 # Magic bytes of compressed files; .xz may be the older .lzma, .zst may start with a skippable frame.
 _MAGIC: dict[str, tuple[bytes, ...]] = {
     ".gz": (b"\x1f\x8b",),
@@ -36,11 +37,11 @@ def unpacked(raw: io.BufferedReader, suffix: str) -> BinaryIO:
     if suffix == ".gz":
         stream = gzip.GzipFile(fileobj=raw)
     elif suffix == ".bz2":
-        stream = bz2.BZ2File(raw)  # noqa: SIM115  # the caller closes it
+        stream = io.BufferedReader(UnpackedStreams(raw, bz2.BZ2Decompressor, (OSError,)))
     elif suffix == ".zst":
         stream = open_zstd(raw)
     elif suffix == ".xz":
-        stream = lzma.LZMAFile(raw)  # noqa: SIM115  # the caller closes it
+        stream = io.BufferedReader(UnpackedStreams(raw, lzma.LZMADecompressor, (lzma.LZMAError,)))
     return stream  # type: ignore[return-value]  # read as one
 
 

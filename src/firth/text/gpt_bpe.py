@@ -110,7 +110,7 @@ def _build_normalizer() -> normalizers.Normalizer:
             normalizers.Replace(Regex("[\u201c-\u201f]"), '"'),
             normalizers.Replace(Regex("[\u2013-\u2015]"), "-"),
             normalizers.Replace("\u2026", "..."),
-            normalizers.Replace(Regex(r"\s*[\n\r\x{85}\x{2028}\x{2029}]\s*"), "\n"),
+            normalizers.Replace(Regex(r"(?<!\s)\s*[\n\r\x{85}\x{2028}\x{2029}]\s*"), "\n"),
             normalizers.Strip(),
             *lower_steps(),
         ]

@@ -22,6 +22,11 @@ _DROPPED = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _TAG = re.compile(r"</?[a-zA-Z][^<>\n]*>")
+# Elements that begin a line of their own; the text before one of the others continues behind it.
+_BLOCK = re.compile(r"</?(?:p|div|blockquote|center|li|ul|ol|dl|dd|dt|hr|h[1-6]|poem)\b[^<>\n]*>", re.IGNORECASE)
+_LINE_BREAK = re.compile(r"<br\b[^<>\n]*>", re.IGNORECASE)
+# A parameter of a template, with the text that stands where none is given.
+_PARAMETER = re.compile(r"(?<!\{)\{\{\{[^{}|\n]*+(?:\|([^{}\n]*+))?\}\}\}")
 # Possessive, so that an unclosed bracket fails at once.
 _EXTERNAL = re.compile(r"\[(?:https?:|ftp:)?//[^\s\[\]]*+[ \t]*+([^\[\]\n]*+)\]")
 _HEADING = re.compile(r"^(={1,6})\s*(.+?)\s*\1\s*$")
@@ -88,7 +93,8 @@ def plain_text(markup: str, namespaces: frozenset[str] = _NAMESPACES) -> list[st
     ``namespaces``, in lower case: links into them are removed with their text.
     """
     text = _DROPPED.sub("", _COMMENT.sub("", markup))
-    text = _TAG.sub("", _without_nested(text, namespaces))
+    text = _without_nested(_PARAMETER.sub(r"\1", text), namespaces)
+    text = _TAG.sub("", _LINE_BREAK.sub(" ", _BLOCK.sub("\n", text)))
     text = _QUOTES.sub("", _MAGIC.sub("", _EXTERNAL.sub(r"\1", text)))
     text = html.unescape(html.unescape(text))
     paragraphs = []
