@@ -535,6 +535,8 @@ def test_a_baseline_is_not_fitted_on_a_cluster(firth, data: Path, tmp_path: Path
     command = ("finetune", "--task", "classify", "--model", "tfidf", "--train", data / "t.tsv")
     refused = firth(*command, "--on", "ray", "--out", tmp_path / "b")
     assert refused.code == 2 and "leave --on out" in refused.complaint
+    refused = firth(*command, "--processes", 2, "--out", tmp_path / "b")
+    assert refused.code == 2 and "leave --processes out" in refused.complaint
     assert not (tmp_path / "b").exists()
 
 

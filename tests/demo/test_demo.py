@@ -27,6 +27,7 @@ from firth.demo.settings import (
 )
 from firth.demo.trials import Trial, Trials
 from firth.errors import ConfigError
+from firth.files import lock
 from firth.pretraining.run import pretrain
 from firth.text.records import Document, Text
 
@@ -95,7 +96,7 @@ def test_all_that_is_promised_is_there(made: tuple[DemoResult, list[str]]) -> No
     assert firth.load(result.out / "run").fill_mask("Return the [MASK].")
     assert firth.load(result.out / "classifier").loaded.task == "classify"
     assert any("fill-mask" in line for line in said) and any("pretrain" in line for line in said)
-    assert sorted(p.name for p in result.out.iterdir() if p.name.startswith(".")) == []
+    assert sorted(p.name for p in result.out.iterdir() if p.name.startswith(".")) == [".lock"]
 
 
 def test_no_test_docstring_is_in_the_text_that_is_learned_from(made: tuple[DemoResult, list[str]]) -> None:
@@ -161,7 +162,7 @@ def test_an_interrupted_demo_goes_on(
         file.write('{"start": "pre-tr')
     result = run()
     assert result.scores == made[0].scores and result.dev == made[0].dev
-    assert not list(result.out.glob(".*"))
+    assert [path.name for path in result.out.glob(".*")] == [".lock"]
 
 
 def test_other_settings_are_never_mixed(made: tuple[DemoResult, list[str]]) -> None:
@@ -181,6 +182,11 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
         demo(tmp_path, settings=SETTINGS, tell=said.append)
     assert said == []  # refused before the text is read
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
+    with lock(tmp_path / "demo"), pytest.raises(ConfigError, match="is in use by another firth process"):
+        demo(tmp_path / "demo", settings=SETTINGS, docs=tiny_docs(), tell=lambda _: None)
 
 
 def test_shipped_models_are_compared_first(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,7 @@ def test_what_cannot_be_adapted_is_known_before_anything_is_written(plain: dict[
     same.write_bytes(Path(plain["data"]["dev"]).read_bytes())
     cases = [
         ((f'adapt.text=["{same}"]',), "is the dev file"),
+        ((f'adapt.text=["{plain["data"]["train"]}"]',), "is the training file"),
         (("from_scratch=true",), "continues pre-training"),
         ((f'adapt.text=["{tmp_path}/none.txt"]',), r"none\.txt"),
         (("adapt.text=[]",), "require a text"),
@@ -218,8 +219,10 @@ def test_the_scored_files_of_a_data_set_are_no_text_to_adapt_to(plain: dict[str,
         text.write_bytes(pack((folder / f"{split}.tsv").read_bytes()))
         with pytest.raises(ConfigError, match=f"is the {split} file, which only scores the model"):
             run(named, tmp_path / "out", f'adapt.text=["{text}"]')
+    # The training file has labels, and the held-out examples.
     found = resolve(named, [f'adapt.text=["{folder / "train.tsv"}"]'], "test")
-    check_adaptation(found.recipe, found.base)
+    with pytest.raises(ConfigError, match="is the training file, with its labels and held-out examples: give 'train'"):
+        check_adaptation(found.recipe, found.base)
 
 
 def test_texts_of_every_kind_are_read_once() -> None:

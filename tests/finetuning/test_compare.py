@@ -11,8 +11,9 @@ import pytest
 
 import firth
 from firth.cli import main
-from firth.config import read_json
+from firth.config import read_json, read_toml
 from firth.errors import ConfigError, InputError
+from firth.files import write_json
 from firth.finetuning import baseline, runs
 from firth.finetuning import compare as module
 from firth.finetuning.compare import compare
@@ -154,6 +155,34 @@ def test_what_is_done_is_kept(compared: Path, files: Path, tiny_run: Path, monke
     assert read_json(compared / "compare.json") == before
     with pytest.raises(ConfigError, match="holds a comparison with other models"):
         compare("classify", config(files), compared, **{**options, "models": ["firth-mini-en"]})  # type: ignore[arg-type]
+
+
+def test_settings_of_encoders_do_not_apply_to_a_frozen_one(files: Path, tmp_path: Path, tiny_run: Path) -> None:
+    settings = FAST | {"adapt.frozen_groups": 1, "adapt.layer_decay": 0.9, "head.network.dropout": 0.2}
+    options = {"models": [str(tiny_run)], "sizes": (), "settings": settings, "tell": lambda text: None}
+    compare("classify", config(files), tmp_path / "c", **options)  # type: ignore[arg-type]
+    found = [
+        read_toml(next((tmp_path / "c" / "cells" / way).glob("*/run/recipe.toml")))
+        for way in ("frozen-1", "fine-tuned-1")
+    ]
+    assert [recipe["adapt"]["frozen_groups"] for recipe in found] == [-1, 1]
+    assert [recipe["adapt"]["layer_decay"] for recipe in found] == [1.0, 0.9]
+    assert [recipe["head"]["network"]["dropout"] for recipe in found] == [0.2, 0.2]
+
+
+def test_a_joint_model_is_fitted_again_once_another_encoder_is_there(
+    compared: Path, files: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "c"
+    shutil.copytree(compared, out)
+    cell = next((out / "cells" / "joint-1").glob("62/cell.json"))
+    whole = read_json(cell)
+    assert whole["encoders"] == ["cells/frozen-1/62/run", "cells/fine-tuned-1/62/run"]
+    write_json(cell, whole | {"encoders": whole["encoders"][:1], "scores": {"accuracy": 0.0, "macro_f1": 0.0}})
+    options = {"models": [str(tiny_run)], "sizes": (30,), "settings": FAST, "tell": lambda text: None}
+    compare("classify", config(files), out, **options)  # type: ignore[arg-type]
+    again = read_json(cell)
+    assert (again["encoders"], again["scores"]) == (whole["encoders"], whole["scores"])
 
 
 def test_what_has_changed_is_not_compared_with_what_has_not(files: Path, tmp_path: Path) -> None:

@@ -1078,6 +1078,8 @@ def test_every_combination_of_a_grid() -> None:
         for layers in ("[-1]", "[-1, -2]")
     ]
     assert list(combinations([])) == [()]
+    with pytest.raises(ConfigError, match="optim.learning_rate is given twice: give all its values together"):
+        combinations(["optim.learning_rate=1e-4", "optim.learning_rate=3e-4"])
 
 
 @pytest.mark.parametrize(

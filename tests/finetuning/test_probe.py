@@ -95,6 +95,11 @@ def test_pairs_are_probed_with_a_linear_head(tiny_run: Path, tmp_path: Path) -> 
     plain = {"task": "classify", "model": str(tiny_run), "data": data}
     found = probe(plain, SETTINGS, "test", tmp_path / "probe", tell=lambda text: None)
     assert set(found["readings"]) == {r.name for r in readings([8] * 3)}
+    part = [*SETTINGS, "head.network.dropout=0.2"]
+    assert (
+        probe(plain, part, "test", tmp_path / "part", tell=lambda text: None)["readings"].keys()
+        == found["readings"].keys()
+    )
     with pytest.raises(ConfigError, match="always uses a linear head"):
         probe(plain, ["head_preset=towers", *SETTINGS], "test", tmp_path / "towers", tell=lambda text: None)
 

@@ -133,7 +133,8 @@ def finetune(
     if recipe is None and not any(key.startswith("model=") for key in given):
         raise ConfigError("--model is missing, such as --model firth-mini-en; firth models lists the names")
     if out is not None and not show_recipe:  # early: reading data and model first would take seconds
-        resumed = f"firth finetune --resume {out}" if (out / "identity.json").is_file() else ""
+        is_run = all((out / name).is_file() for name in ("identity.json", "recipe.toml"))
+        resumed = f"firth finetune --resume {out}" if is_run else ""
         check_new(out, resume=resumed, but="identity.json")
     _start(recipe, given, None if show_recipe else out, as_json, processes, on or "")
 
@@ -162,6 +163,8 @@ def _start(
         baseline = resolve_baseline(data, overrides, where)
         if on:
             raise ConfigError(f"--on {on}: a baseline is fitted on this machine, in seconds; leave --on out")
+        if processes != "auto":
+            raise ConfigError(f"--processes {processes}: a baseline is fitted by one process; leave --processes out")
         if out is None:
             print(to_toml(baseline.recipe, comments=True), end="")
         else:

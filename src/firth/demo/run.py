@@ -38,7 +38,7 @@ from firth.demo.settings import (
 )
 from firth.demo.trials import TUNING, Trial, Trials
 from firth.errors import ConfigError
-from firth.files import write_folder, write_json, write_text
+from firth.files import holds_something, lock, write_folder, write_json, write_text
 from firth.inference.model import load_model
 from firth.machine import Machine, find_machine
 from firth.names import WEIGHTS
@@ -85,11 +85,12 @@ def demo(
     if (
         os.path.lexists(place)
         and not (place / _SETTINGS).is_file()
-        and not (place.is_dir() and not any(place.iterdir()))
+        and not (place.is_dir() and not holds_something(place))
     ):
         raise ConfigError(f"{out} exists already and is no demo: {_REMEDY}")
     try:
-        return _Demo(Path(out), seed, settings or DemoSettings(), docs, tell).run()
+        with lock(place):
+            return _Demo(place, seed, settings or DemoSettings(), docs, tell).run()
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what is done is kept in {out}: the same command resumes") from None
 

@@ -57,9 +57,15 @@ def check_adaptation(recipe: Finetune, base: Base) -> None:
     if SYSTEMS[base.system_name].predict == "translation":
         raise ConfigError(f"adapt.text: {base.system_name} learns from parallel text, which this is not: leave it out")
     held_back = {_content(file): split for file, split in _scored_files(recipe)}
+    trained = {_content(file) for file in _training_files(recipe)}
     for file in text_files(recipe):
         if split := held_back.get(_content(file)):
             raise ConfigError(f"adapt.text: {file} is the {split} file, which only scores the model: give other text")
+        if _content(file) in trained:
+            raise ConfigError(
+                f"adapt.text: {file} is the training file, with its labels and held-out examples: give "
+                f"{TASK_TEXT!r} instead (--adapt-text {TASK_TEXT}), which reads the texts trained on"
+            )
 
 
 def _content(file: Path) -> str:
@@ -81,6 +87,12 @@ def _scored_files(recipe: Finetune) -> list[tuple[Path, str]]:
         for file in split_files(recipe.task, folder, split)
         if file not in trained
     ]
+
+
+def _training_files(recipe: Finetune) -> list[Path]:
+    if recipe.task in DATASETS:
+        return split_files(recipe.task, Path(recipe.data.folder), "train")
+    return [Path(recipe.data.train)] if recipe.data.train else []
 
 
 def text_files(recipe: Finetune) -> list[Path]:

@@ -60,6 +60,8 @@ _LEAST_S = 20.0
 _SHARED = ("data", "from_scratch", "kind", "metric", "model", "task", "tokenizer")
 # Mean pooling: an untrained first token says little.
 _FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean"}
+# Settings that a frozen encoder has no use for.
+_OF_ENCODERS = ("adapt.frozen_groups", "adapt.dropout", "adapt.layer_decay", "adapt.unfreeze", "head.auxiliary_lm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,13 @@ def recipe_of_way(way: Way, task: str, data: LabelledConfig) -> dict[str, Any]:
 
 
 def settings_of_way(way: Way, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a fine-tuning: those of a frozen encoder, if it is one, and the user's."""
-    return (_FROZEN if way.frozen else {}) | dict(settings)
+    """The settings of a fine-tuning: the user's; for a frozen encoder only those that apply to it, and its own."""
+    if not way.frozen:
+        return dict(settings)
+    kept = {key: value for key, value in settings.items() if key not in _OF_ENCODERS}
+    if kept.get("optim.kind") == "muon":  # it updates the blocks of the encoder
+        del kept["optim.kind"]
+    return _FROZEN | kept
 
 
 def fit_on_node(
@@ -280,7 +287,11 @@ class _Comparing:
                 if file.is_file():
                     cells[way.folder][n] = read_json(file)
                     seconds = max(seconds, cells[way.folder][n]["seconds"])
-                elif way.folder not in given_up and self._fits(way, n, cells):
+                    if way.joint and cells[way.folder][n].get("encoders") != self._names_of_encoders(way, n):
+                        del cells[way.folder][n]  # another of its encoders has been fitted since
+                if n in cells[way.folder]:
+                    continue
+                if way.folder not in given_up and self._fits(way, n, cells):
                     todo.append((way, n))
                 else:
                     given_up.add(way.folder)
@@ -425,6 +436,8 @@ class _Comparing:
         self._fit(way, n, folder / "run")
         cell = score_fit(folder / "run", self.labelled.kind, self.dev)
         cell |= {"way": way.name, "labels": n, "seconds": time.monotonic() - started_at_s}
+        if way.joint:
+            cell["encoders"] = self._names_of_encoders(way, n)
         if not way.baseline and not way.joint:
             train = read_toml(folder / "run" / RECIPE)["train"]
             cell["epochs"] = train["epochs"] * train["seeds"]
@@ -447,6 +460,9 @@ class _Comparing:
         like = [other for other in self.ways if other.model == way.model and not other.joint and not other.baseline]
         runs = [self.folder(other.folder, n) / "run" for other in like]
         return [run for run in runs if (run.parent / "cell.json").is_file()]
+
+    def _names_of_encoders(self, way: Way, n: int) -> list[str]:
+        return [str(run.relative_to(self.out)) for run in self._encoders(way, n)]
 
     def _fit(self, way: Way, n: int, run: Path) -> None:
         recipe = self._recipe(way, n)

@@ -27,6 +27,7 @@ from firth.layers.mixing import WeightedSum
 from firth.machine import deterministic, find_machine
 from firth.page import Report
 from firth.progress import say
+from firth.recipes import laid_over
 from firth.tasks.config import LinearConfig
 from firth.tasks.model import TaskModel
 
@@ -82,8 +83,8 @@ def probe(
         "train": {"epochs": _EPOCHS, "evaluations_per_epoch": 0},
     }
     if not plain.get("head_preset"):  # else pairs of a small encoder would get a preset of their own
-        settings["head"] = {"network": {"kind": "linear"} | plain["head"].get("network", {})}
-    merged = {**plain, **{table: values | plain[table] for table, values in settings.items()}}
+        settings["head"] = {"network": {"kind": "linear"}}
+    merged = laid_over(settings, plain)
     recipe, base, labelled = resolve(merged, [], where)
     if not isinstance(recipe.head.network, LinearConfig) or plain["head"].get("network", {}).get("hidden_width"):
         raise ConfigError("head.network: probing always uses a linear head; leave it out, or use firth finetune")

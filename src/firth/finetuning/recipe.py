@@ -359,9 +359,12 @@ def data_config(plain: Mapping[str, Any], where: str) -> LabelledConfig:
 
 def combinations(grid: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield every combination of the grid's values as ``--set`` settings; an empty one without a grid."""
-    axes = []
+    axes, keys = [], set[str]()
     for text in grid:
         key, equals, values = text.partition("=")
+        if key in keys:
+            raise ConfigError(f"--grid {text!r}: {key} is given twice: give all its values together, {key}=A,B")
+        keys.add(key)
         if key.split(".")[0] not in _IN_GRID or "." not in key or not equals or not values:
             raise ConfigError(
                 f"--grid {text!r}: expected a key of {', '.join(_IN_GRID)} and its values, "

@@ -325,7 +325,7 @@ def pretrain_cell(folder: Path, *, recipe: dict[str, Any], cpu_seconds: float, v
         return job.resolve(tables, [], str(folder))
 
     with usage(folder) as used:
-        outcome = job.pretrain_or_resume(run, sized)
+        outcome = job.pretrain_or_resume(run, sized, processes=1)
     loaded, model = read_model(run / "model"), folder / "model"
     if vectors and not model.exists():
         convert(run, model, vectors=Path(vectors))  # all words that have a vector, not only those in the captions
@@ -378,7 +378,7 @@ def target_cell(folder: Path, *, recipe: dict[str, Any]) -> dict[str, Any]:
         return job.resolve(tables, [], str(folder))
 
     with usage(folder) as used:
-        outcome = job.pretrain_or_resume(run, on_its_texts)
+        outcome = job.pretrain_or_resume(run, on_its_texts, processes=1)
     return {**used, "dev": read_model(run / "model").provenance["dev"], "steps": outcome.step}
 
 
