@@ -190,8 +190,7 @@ def test_the_same_word_differs_by_its_sentence_but_not_below(tmp_path: Path) -> 
     assert not np.allclose(a[2], b[2], atol=1e-3)
 
 
-def test_memory_holds_a_block_of_texts_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firth.inference.token_vectors.MOST_TEXTS", 4)
+def test_memory_holds_a_block_of_texts_not_all() -> None:
     made, read = model("lstm"), 0
 
     def texts() -> Any:
@@ -200,7 +199,7 @@ def test_memory_holds_a_block_of_texts_not_all(monkeypatch: pytest.MonkeyPatch) 
             read += 1
             yield "the cat"
 
-    for number, _ in enumerate(made.vectors_stream(texts(), -1), start=1):
+    for number, _ in enumerate(made.vectors_stream(texts(), -1, at_once=4), start=1):
         assert read <= number + 4
     assert read == 20
 
