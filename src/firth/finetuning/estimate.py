@@ -45,7 +45,7 @@ def estimate_s(resolved: Resolved) -> float:
     if recipe.adapt.frozen_groups == -1:
         times = _FORWARD
     else:
-        times = recipe.train.epochs * recipe.train.seeds * (2 if getattr(recipe.head, "consistency", 0) else 1)
+        times = recipe.train.epochs * recipe.train.seeds * getattr(recipe.head, "passes", 1)
     return times * flops / (_SHARE * _matrix_rate(int(getattr(base.config, "width", _WIDTH))))
 
 

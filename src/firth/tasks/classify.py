@@ -49,10 +49,6 @@ class Classifier(TaskModel):
         head = SharedBias if config.both_orders else None
         self.build(encoder, config, len(config.labels), {"label": 1.0}, head, reads)
 
-    @property
-    def passes(self) -> int:
-        return 2 if self.config.consistency else 1
-
     def forward(self, batch: Batch, carry: Carry | None = None) -> Step:
         """With ``consistency`` the loss in training is half of R-Drop's: the mean over two passes with different
         dropout, and their symmetric divergence. Source: Liang et al. 2021, equations 1 to 3.

@@ -287,6 +287,11 @@ class ClassifyConfig:
         """How the outputs of a text's sequences are combined; the two sequences of a pair are summed."""
         return "sum" if self.both_orders or reads_apart(self.network) else self.windows.merge
 
+    @property
+    def passes(self) -> int:
+        """How often a step of training reads its batch."""
+        return 2 if self.consistency else 1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiLabelConfig:

@@ -146,8 +146,8 @@ class TaskModel(Objective):
 
     @property
     def passes(self) -> int:
-        """How often a step of training reads the batch."""
-        return 1
+        """How often a step of training reads its batch: once, unless the task's options have ``passes``."""
+        return int(getattr(self.config, "passes", 1))
 
     def counts(self, batch: Batch) -> dict[str, int]:
         counts = {**batch.counts(), "mix": 1}
