@@ -10,7 +10,9 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 # The first starts like UTF-16's, so UTF-32 is tried first.
 _UTF32 = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _HANGUL = re.compile("[가-힣ㅋㅎㅠㅜ]")  # with the letters that stand for laughter and tears
+# The share of usual syllables from which a line is Korean: so are 99.5 % of NSMC's reviews, and 6 % of Chinese lines.
 _MOSTLY = 0.7
+# Encodings, under their names in iconv, that a text of few ASCII letters may have.
 _UNTOLD = ("GB18030", "BIG5", "SHIFT_JIS", "EUC-JP", "CP949", "WINDOWS-1251", "KOI8-R")
 
 
