@@ -22,9 +22,20 @@ STEPS, BATCH_TOKENS = 3700, 8192
 # For four times the recipe's tokens per step.
 _LEARNING_RATE = 1.5e-3
 MOST_EXAMPLES = 4000
-# One optimiser for all, even if a system has its own.
-_OPTIM = {"kind": "adamw", "learning_rate": 4e-4, "schedule": "linear", "warmup_share": 0.1, "epsilon": 1e-6}
-_SETTINGS: dict[str, dict[str, Any]] = {"CoNLL-2003": {"head": {"windows": {"stride": 80}}}}
+# The same fine-tuning for all, even if a system or a size has its own.
+_TUNING: dict[str, dict[str, Any]] = {
+    "adapt": {"dropout": 0.1},
+    "optim": {"kind": "adamw", "learning_rate": 4e-4, "schedule": "linear", "warmup_share": 0.1, "epsilon": 1e-6},
+    "train": {"epochs": 3.0},
+}
+# A text is the mean of all its tokens in all layers, since not all of these models have a trained summary vector.
+_TEXT = {"pool": "mean", "layers": [0, 1, 2, 3, 4], "mix": "concat", "dropout": 0.1}
+_OF_TASKS: dict[str, dict[str, Any]] = {
+    "SST-2": {"network": _TEXT},
+    "MRPC": {"network": _TEXT, "mark_shared_words": True},
+    "SNLI": {"network": _TEXT, "mark_shared_words": True},
+    "CoNLL-2003": {"windows": {"stride": 80}},
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +53,7 @@ class ModelRow:
 
 
 # A randomly initialised BiLSTM between encoder and head; a text is the mean of its outputs.
-_BILSTM = {"network": {"kind": "bilstm", "lstm_layers": 1, "pool": "mean"}}
+_BILSTM = {"network": {"kind": "bilstm", "lstm_layers": 1}}
 VARIANTS: dict[str, ModelRow] = {
     # Pairs come in short sequences first and in long ones at the end, as published; documents mix both lengths.
     "BERT": ModelRow(model="bert-mini", settings=("data.instances=pairs", "data.mixed_lengths=false")),
@@ -107,15 +118,11 @@ def tune_cells(data: Path, out: Path) -> list[StudyCell]:
     cells = []
     for row in (row for task in TASKS for row in ROWS if row.name == task):
         for name, variant in VARIANTS.items():
-            recipe = recipe_of(replace(row, settings=_SETTINGS.get(row.name, {})), data, out)
+            words = {"network": {"words": variant.words}} if row.name == "CoNLL-2003" else {}
+            head = laid_over(laid_over(_OF_TASKS[row.name], words), variant.head)
+            recipe = laid_over(recipe_of(replace(row, settings={"head": head}), data, out), _TUNING)
             recipe["model"] = str(out / "cells" / "pre-training" / (variant.pretrained or name) / "run") + "/"
             recipe["data"] |= {"limit": MOST_EXAMPLES}
-            recipe["optim"] = dict(_OPTIM)
-            network = dict(variant.head.get("network", {}))
-            if row.name == "CoNLL-2003":  # words are tagged one by one
-                network.pop("pool", None)
-                network["words"] = variant.words
-            recipe["head"] |= {"network": network} if network else {}
             need = f"pre-training/{variant.pretrained or name}"
             cells.append(StudyCell(f"tasks/{name}/{row.name}", tune_cell, {"recipe": recipe, "settings": []}, (need,)))
     return cells
