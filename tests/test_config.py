@@ -361,6 +361,7 @@ def test_what_is_no_setting_is_refused(text: str) -> None:
 
 def test_settings_lie_over_data_in_order_and_leave_it_alone() -> None:
     data = {"train": {"steps": 1, "seed": 2}}
+    assert override(data, "train.steps=7") == override(data, ["train.steps=7"])
     assert override(data, ["train.steps=5", "new.deep.key=x", "train.steps=6"]) == {
         "train": {"steps": 6, "seed": 2},
         "new": {"deep": {"key": "x"}},

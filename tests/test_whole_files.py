@@ -24,6 +24,7 @@ from firth.files import (
     new_folder,
     recover,
     remove_folder,
+    saving,
     temporary_file,
     write_file,
     write_folder,
@@ -432,3 +433,9 @@ def test_a_full_disk_names_the_folder_that_was_asked_for(out: Path) -> None:
     with pytest.raises(SaveError) as error, new_folder(out / "x") as folder:
         make_folder(folder / "model", full)
     assert str(error.value).startswith(f"{out / 'x' / 'model'} could not be written: the disk is full")
+
+
+def test_a_limit_on_the_size_of_files_names_what_was_written(out: Path) -> None:
+    with pytest.raises(SaveError) as error, saving(out / "vectors"):
+        raise OSError(errno.EFBIG, "File too large")
+    assert str(error.value).startswith(f"{out / 'vectors'} could not be written: File too large.")

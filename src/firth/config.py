@@ -302,9 +302,11 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 def override(data: dict[str, Any], settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Apply settings to a copy of plain recipe data.
 
-    ``settings``: ``{"a.b": c}``, or strings such as ``"a.b=c"``.
+    ``settings``: ``{"a.b": c}``, or strings such as ``"a.b=c"``; one string is one setting.
     """
     result = copy.deepcopy(data)
+    if isinstance(settings, str):
+        settings = [settings]
     if isinstance(settings, Mapping):
         pairs = [(key.split("."), value) for key, value in settings.items()]
     else:

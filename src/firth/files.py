@@ -488,11 +488,13 @@ def _is_full(error: OSError) -> bool:
 
 @contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """A context for work that writes files beside or below ``path``: a full disk is a SaveError that names it."""
+    """A context for work that writes files beside or below ``path``: a full disk is a SaveError that names it, and so
+    is what a file's size is limited to.
+    """
     try:
         yield
     except OSError as error:
-        if _is_full(error):
+        if _is_full(error) or error.errno == errno.EFBIG:
             raise SaveError(_why(path, error)) from None
         raise
 

@@ -68,12 +68,12 @@ def check_recipe(
     """
     plain = override(dict(data), settings)
     known = [field.name for field in dataclasses.fields(kind)]
-    for key in plain:
-        if key not in known:
-            raise unknown_key(key, [*known, *(f"{t}.{k}" for t in tables for k in plain.get(t, ()))], where, foreign)
     for table in tables:
         if not isinstance(plain.setdefault(table, {}), dict):
             raise ConfigError(f"{where}: {table} must be a table of keys, not {plain[table]!r}")
+    for key in plain:
+        if key not in known:
+            raise unknown_key(key, [*known, *(f"{t}.{k}" for t in tables for k in plain[t])], where, foreign)
     for key, advice in needed.items():
         if not isinstance(plain.get(key), str) or not plain[key]:
             raise ConfigError(f"{where}: key {key!r} is missing: {advice}")

@@ -113,6 +113,7 @@ def test_a_corpus_at_an_address_is_looked_for_when_it_is_read(tmp_path: Path) ->
         (["data.instances=documents", "objective.next_sentence=true"], r"needs data.instances='pairs'"),
         (["masking.mask=0.95"], r"expected a sum of at most 1"),
         (["train=3"], r"train must be a table"),
+        (["train=3", "foo=1"], r"train must be a table"),
         (["nonsense"], r"expected key=value"),
         (["model=bert-minni"], r"'bert-minni' is no folder, no shipped model and no size: did you mean bert-mini"),
         (["model=./nothing"], r"nothing: no such model folder"),

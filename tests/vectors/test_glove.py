@@ -103,3 +103,6 @@ def test_what_cannot_be_learned_from(tmp_path: Path) -> None:
     assert not (tmp_path / "m").exists()
     with pytest.raises(ConfigError, match="width"):
         GloveTraining(width=0)
+    for rate in (0.0, 1e30):  # both would leave the first, random vectors as they are
+        with pytest.raises(ConfigError, match="learning_rate=.*: expected more than 0 and at most 1"):
+            GloveTraining(learning_rate=rate)

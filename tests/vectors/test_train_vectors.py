@@ -125,7 +125,7 @@ def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.
         training(longest_ngram=5)
     with pytest.raises(ConfigError, match=r"^n_buckets=2147483648: expected at least 1 and less than 2\^31$"):
         training(kind="fasttext", n_buckets=2**31)
-    for options in ({"negative": 2**31}, {"seed": 2**32}, {"workers": 100_000}):
+    for options in ({"negative": 2**31}, {"seed": 2**32}, {"workers": 100_000}, {"learning_rate": 100.0}):
         with pytest.raises(ConfigError, match=f"{next(iter(options))}="):
             training(**options)
     monkeypatch.setitem(sys.modules, "gensim.models", None)

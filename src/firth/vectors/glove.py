@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from firth.config import AMOUNT, COUNT, check_bounds, option, to_dict
+from firth.config import AMOUNT, COUNT, PART, check_bounds, option, to_dict
 from firth.convert.word_vectors import VectorBlock, VectorFile
 from firth.errors import InputError
 from firth.files import as_text, check_new, saving, temporary_file
@@ -38,7 +38,7 @@ class GloveTraining:
     window: int = option(10, "words on either side; one at distance d counts 1/d", COUNT)
     epochs: int = option(50, "times that all counts are learned from (paper: 50, from 300 dimensions 100)", COUNT)
     min_count: int = option(5, "times that a word must occur", COUNT)
-    learning_rate: float = option(0.05, "AdaGrad's", AMOUNT)
+    learning_rate: float = option(0.05, "AdaGrad's", PART)
     x_max: float = option(100.0, "counts above it weigh no more; small text wants 10", AMOUNT)
     exponent: float = option(0.75, "of the weight of smaller counts: (count / x_max) to this power", AMOUNT)
     lowercase: bool = option(False, "text is read in lower case")

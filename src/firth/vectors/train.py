@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from firth.config import AMOUNT, COUNT, OPTIONAL_COUNT, Bounds, check_bounds, option, to_dict
+from firth.config import AMOUNT, COUNT, OPTIONAL_COUNT, SHARE, Bounds, check_bounds, option, to_dict
 from firth.convert.word_vectors import Subwords, VectorBlock, VectorFile
 from firth.errors import ConfigError, InputError
 from firth.files import as_text, check_new, saving, temporary_file
@@ -40,7 +40,7 @@ class VectorTraining:
     sample: float = option(
         0.0, "frequency above which words are left out at times; 0: 1e-3, with fastText 1e-4", AMOUNT
     )
-    learning_rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05", AMOUNT)
+    learning_rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05", SHARE)
     n_buckets: int = option(2_000_000, "vectors for n-grams, of fastText", COUNT)
     shortest_ngram: int = option(3, "characters of an n-gram, the marks of begin and end of a word included", COUNT)
     longest_ngram: int = option(6, "the same")
