@@ -35,14 +35,18 @@ const token = { id: 5, text: "a", special: false, start: 0, stop: 1 };
 const about = { model_id: "en", system: "bert", task: "pretraining", abilities: ["embed", "fill-mask"], layers: 2, vocabulary_size: 9 };
 const guess = { index: 0, how: "mask", shown: "[MASK]", probability: 0.5, candidates: [{ token_str: "a", score: 0.5 }] };
 const held = [];
-let down = "";
+let down = "", refused = "", waiting = null;
 
 globalThis.fetch = async (path, options) => {
   const found = (value) => ({ ok: true, status: 200, json: async () => value });
   if (down === "gone") throw new TypeError("fetch failed");
   if (down === "proxy") return { ok: false, status: 502, json: async () => JSON.parse("<html>") };
   if (path === "/v1/models") return found({ data: [{ id: "en" }] });
-  if (path.endsWith("/info")) return found(about);
+  if (path.endsWith("/info")) {
+    if (waiting) await waiting;
+    if (refused && path.includes(`/${refused}/`)) return { ok: false, status: 429, json: async () => ({ error: `no ${refused}` }) };
+    return found(about);
+  }
   if (path.endsWith("/masking")) return found({ tokens: [token], masked: [guess] });
   if (path.endsWith("/fill-mask")) {
     return new Promise((answer) => held.push({ dropped: () => options.signal.aborted, answer: (text) => answer(found([{ token_str: text, score: 0.5 }])) }));
@@ -76,4 +80,22 @@ for (down of ["gone", "proxy"]) {
   await masks.run();
   shown[down] = masks.answer.textContent;
 }
+
+// A model that is refused leaves no panel of another one; a refusal that comes late says nothing of the next choice.
+down = "";
+const settled = () => new Promise((next) => setTimeout(next, 20));
+refused = parts.model.value = "ko";
+parts.model.onchange();
+await settled();
+shown.refused = [parts.about.textContent, parts.panels.children.length];
+let go;
+waiting = new Promise((next) => { go = next; });
+parts.model.onchange();
+waiting = null;
+parts.model.value = "en";
+parts.model.onchange();
+await settled();
+go();
+await settled();
+shown.chosen = [parts.about.textContent.includes("ko"), parts.panels.children.length > 0];
 console.log(JSON.stringify(shown));

@@ -55,15 +55,19 @@ def test_an_offer_to_speak_another_protocol_is_ignored(address: tuple[str, int],
 
 
 def test_an_offer_that_is_divided_between_packets_is_ignored_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = b"POST / HTTP/1.1\r\nA: up\r\nUPGRADE: h2c\r\nUp: upgrade: no\r\nU: u\r\nUpgrade: ws\r\n\r\nup\nup"
-    expected = sent.replace(b"UPGRADE:", b"x-offer:").replace(b"Upgrade:", b"x-offer:")
-    for place in range(1, len(sent)):
-        parsed = list[bytes]()
-        monkeypatch.setattr(HttpToolsProtocol, "data_received", lambda self, data, parsed=parsed: parsed.append(data))
-        protocol = Http1Protocol.__new__(Http1Protocol)
-        for packet in (sent[:place], sent[place:]):
-            protocol.data_received(packet)
-        assert b"".join(parsed) == expected, place
+    head = b"POST / HTTP/1.1\r\nA: up\r\nUPGRADE: h2c\r\nUp: upgrade: no\r\nU: u\r\nUpgrade: ws\r\n\r\n"
+    for sent in (head, head + b"up\nup"):
+        expected = sent.replace(b"UPGRADE:", b"x-offer:").replace(b"Upgrade:", b"x-offer:")
+        divided = [[sent[:place], sent[place:]] for place in range(1, len(sent))]
+        for packets in (*divided, [sent[i : i + 1] for i in range(len(head))] + [sent[len(head) :]]):
+            parsed = list[bytes]()
+            monkeypatch.setattr(
+                HttpToolsProtocol, "data_received", lambda self, data, parsed=parsed: parsed.append(data)
+            )
+            protocol = Http1Protocol.__new__(Http1Protocol)
+            for packet in packets:
+                protocol.data_received(packet)
+            assert b"".join(parsed) == expected, packets
 
 
 def test_a_client_is_who_has_the_connection(address: tuple[str, int]) -> None:

@@ -83,6 +83,8 @@ def test_the_last_of_several_runs_is_shown_with_its_command(tmp_path: Path) -> N
         "dropped": [True, False],
         "gone": "No answer from the server",
         "proxy": "No answer from the server",
+        "refused": ["no ko", 0],
+        "chosen": [False, True],
     }
 
 

@@ -30,6 +30,7 @@ from firth.objectives.next_token import TiedLM
 from firth.serving.config import Limits
 from firth.serving.hosted import Hosted
 from firth.serving.kserve import packed, unpack_strings
+from firth.serving.refusals import RefusalError
 from firth.serving.tei import relevant_label
 from firth.tasks.config import ClassifyConfig, WindowConfig
 from firth.tasks.table import TASKS
@@ -634,7 +635,7 @@ def test_tensors_of_kserve(serve: Serve, predictors: dict[str, Any], binary: boo
         size = int(answer.headers["inference-header-content-length"])
         found, rest = json.loads(answer.content[:size]), memoryview(answer.content)[size:]
         sizes = [output["parameters"]["binary_data_size"] for output in found["outputs"]]
-        texts = unpack_strings(rest[: sizes[0]])
+        texts = unpack_strings(rest[: sizes[0]], 1 << 20)
         shares = np.frombuffer(rest[sizes[0] :], "<f4").reshape(found["outputs"][1]["shape"])
     else:
         found = answer.json()
@@ -674,7 +675,9 @@ def test_tensors_of_kserve_may_have_a_list_for_each_row(serve: Serve) -> None:
 
 def test_a_bytes_tensor_is_lengths_and_texts() -> None:
     assert packed(["a", "강"]) == struct.pack("<I", 1) + b"a" + struct.pack("<I", 3) + "강".encode()
-    assert unpack_strings(memoryview(packed(["a", "", "강"]))) == ["a", "", "강"]
+    assert unpack_strings(memoryview(packed(["a", "", "강"])), 3) == ["a", "", "강"]
+    with pytest.raises(RefusalError, match="more elements than its shape: 2"):
+        unpack_strings(memoryview(packed(["a", "", "강"])), 2)
 
 
 def test_every_kind_is_described_by_kserve_and_answers_what_it_describes(serve: Serve) -> None:

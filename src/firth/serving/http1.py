@@ -4,7 +4,7 @@ import re
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-_NAME = b"\r\nupgrade"
+_END, _NAME = b"\r\n\r\n", b"\r\nupgrade"
 _OFFER = re.compile(rb"(?<=\n)upgrade(?=:)", re.IGNORECASE)
 
 
@@ -20,10 +20,8 @@ class Http1Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._in_body:
-            head, end, rest = (self._begun + data).partition(b"\r\n\r\n")
-            # What may be the beginning of the name waits for the next packet.
-            last = b"" if end else head[head.rfind(b"\r") :] if b"\r" in head[-len(_NAME) :] else b""
-            self._begun = last if _NAME.startswith(last.lower()) else b""
+            head, end, rest = (self._begun + data).partition(_END)
+            self._begun = b"" if end else _begun(head)
             data = _OFFER.sub(b"x-offer", head.removesuffix(self._begun)) + end + rest
         if data:
             super().data_received(data)
@@ -35,3 +33,11 @@ class Http1Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_body = False
         super().on_message_complete()
+
+
+def _begun(head: bytes) -> bytes:
+    """What may be the beginning of the name, or of the head's end: it waits for the next packet."""
+    for n in range(len(_NAME), 0, -1):
+        if any(whole.startswith(head[-n:].lower()) for whole in (_END, _NAME)):
+            return head[-n:]
+    return b""

@@ -21,7 +21,7 @@ from firth.serving.asking import (
 from firth.serving.hosted import Hosted
 from firth.serving.labels import label_scores
 from firth.serving.refusals import RefusalError
-from firth.serving.searches import check_writing, generate, prompt_ids, translate
+from firth.serving.searches import check_prompts, check_writing, generate, prompt_ids, translate
 from firth.serving.tei import Direction, SimilarityBody, side, similarity
 from firth.tasks.predictions import Answered, Chosen, TaggedText
 
@@ -332,6 +332,7 @@ async def generation(context: Context, body: TaskBody) -> Any:
     texts, found = context.texts(inputs), []
     hosted = context.hosted("generate")
     await prompt_ids(context, hosted, texts)
+    await check_prompts(context, hosted, texts, o.max_new_tokens)
     for text in texts:
         writing = {"how": how, "max_new_tokens": o.max_new_tokens, "beam": o.num_beams, "seed": o.seed}
         writing |= {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p}

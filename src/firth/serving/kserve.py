@@ -104,6 +104,8 @@ async def infer(context: Context, body: InferBody) -> Any:
     names = [output.name for output in body.outputs] or list(known)
     if not set(names) <= set(known):
         raise RefusalError(422, "body", f"outputs: this model has {', '.join(known)}", "outputs")
+    if len(set(names)) < len(names):
+        raise RefusalError(422, "body", "outputs: one is asked for twice", "outputs")
     items = await context.aside(lambda: _items(context, hosted, tensors))
     answers = await context.ask(hosted.predict(items) if "predict" in hosted.abilities else hosted.embed(items))
     binary = {name: all_binary if chosen.get(name) is None else chosen[name] for name in names}
@@ -140,16 +142,21 @@ def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
             raise RefusalError(422, "body", f"inputs: two tensors named {tensor.name!r}", "inputs")
         if tensor.datatype != "BYTES":
             raise RefusalError(422, "body", f"{tensor.name}: {tensor.datatype}: expected BYTES", "inputs")
-        size = _parameter(f"{tensor.name}: parameters", tensor.parameters, "binary_data_size", int)
-        if size is None:
-            texts = _flat(tensor)
-        else:
-            if not 0 <= size <= len(rest):
-                raise RefusalError(422, "body", f"{tensor.name}: binary_data_size={size}, too much", "inputs")
-            texts, rest = unpack_strings(rest[:size]), rest[size:]
         if len(tensor.shape) > 2 or any(size < 0 for size in tensor.shape):
             message = f"{tensor.name}: shape: expected one or two sizes, none of them negative"
             raise RefusalError(422, "body", message, "inputs")
+        # Before they are unpacked, which keeps others waiting.
+        context.check_number(math.prod(tensor.shape), tensor.name)
+        size = _parameter(f"{tensor.name}: parameters", tensor.parameters, "binary_data_size", int)
+        if size is None:
+            texts = _flat(tensor)
+        elif tensor.data is not None:
+            message = f"{tensor.name}: data and binary_data_size: leave one out"
+            raise RefusalError(422, "body", message, "inputs")
+        else:
+            if not 0 <= size <= len(rest):
+                raise RefusalError(422, "body", f"{tensor.name}: binary_data_size={size}, too much", "inputs")
+            texts, rest = unpack_strings(rest[:size], math.prod(tensor.shape)), rest[size:]
         if math.prod(tensor.shape) != len(texts):
             message = f"{tensor.name}: shape {tensor.shape}, but {len(texts)} elements"
             raise RefusalError(422, "body", message, "inputs")
@@ -171,10 +178,12 @@ def _flat(tensor: InputTensor) -> list[str]:
     return data
 
 
-def unpack_strings(data: memoryview) -> list[str]:
-    """Decode the texts of a binary BYTES tensor."""
+def unpack_strings(data: memoryview, most: int) -> list[str]:
+    """Decode the texts of a binary BYTES tensor; RefusalError if there are more than ``most``."""
     texts, at = list[str](), 0
     while at < len(data):
+        if len(texts) == most:
+            raise RefusalError(422, "body", f"a binary tensor has more elements than its shape: {most}", "inputs")
         length = struct.unpack_from("<I", data, at)[0] if at + 4 <= len(data) else len(data)
         if at + 4 + length > len(data):
             raise RefusalError(422, "body", "a binary tensor ends in the middle of an element", "inputs")
@@ -219,6 +228,7 @@ def _items(context: Context, hosted: Hosted, tensors: dict[str, list[str]]) -> l
         except InputError as error:
             message = f"item: {str(error).replace('the body', 'an element', 1)}"
             raise RefusalError(400, "body", message, "item") from None
+        context.characters = 0  # those of the JSON
         return choice_items(context, items)
     if "second" in tensors:
         both = list(zip(tensors["text"], tensors["second"], strict=True))

@@ -22,7 +22,7 @@ from firth.serving.asking import (
 )
 from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
-from firth.serving.searches import check_writing, generate, generate_parts, prompt_ids
+from firth.serving.searches import check_prompts, check_writing, generate, generate_parts, prompt_ids
 
 
 @request_body
@@ -97,6 +97,7 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
     rows = await prompt_ids(context, hosted, prompts, "prompt")
     tokens, seed = 16 if body.max_tokens is None else body.max_tokens, body.seed or 0
     check_writing(context, tokens, n * len(prompts), "max_tokens")
+    await check_prompts(context, hosted, prompts, tokens)
     wanted = [
         (prompt, ids, _writing(body, tokens, seed + draw))
         for prompt, ids in zip(prompts, rows, strict=True)
@@ -146,6 +147,7 @@ async def _events(
                 async for part in parts:
                     begun = True
                     yield _event(head | {"choices": [{"index": index, "text": part, "finish_reason": None}]})
+            begun = True
             yield _event(head | {"choices": [{"index": index, "text": "", "finish_reason": "length"}]})
         yield b"data: [DONE]\n\n"
     except (RefusalError, FirthError) as error:

@@ -29,6 +29,17 @@ async def prompt_ids(context: Context, hosted: "Hosted", texts: list[str], name:
     return rows
 
 
+async def check_prompts(context: Context, hosted: "Hosted", prompts: list[str], new_tokens: int) -> None:
+    """Raise InputError or LengthError for a prompt that cannot be continued, before another one is."""
+    from firth.inference.generation import check_prompt
+
+    def check() -> None:
+        for prompt in prompts:
+            check_prompt(hosted.model.loaded, prompt, new_tokens)
+
+    await context.aside(check)
+
+
 async def generate(context: Context, hosted: "Hosted", prompt: str, writing: dict[str, Any]) -> "Continuation":
     """Continue a prompt; equal requests get equal continuations, whatever other requests run at the same time."""
     return await context.state.engine.search(context.caller, hosted, _run(hosted, prompt, writing, None))

@@ -196,10 +196,19 @@ async function examples_of(about) {
 }
 
 async function show_model() {
-  const name = byId("model").value, about = await ask(`/models/${encodeURIComponent(name)}/info`);
-  const given_examples = await examples_of(about);
-  // Another one may have been chosen meanwhile.
-  if (byId("model").value !== name) return;
+  const name = byId("model").value;
+  // Another one may be chosen meanwhile.
+  const is_chosen = () => byId("model").value === name;
+  let about, given_examples;
+  try {
+    about = await ask(`/models/${encodeURIComponent(name)}/info`);
+    given_examples = await examples_of(about);
+  } catch (error) {
+    if (!is_chosen()) return;
+    byId("panels").replaceChildren();
+    throw error;
+  }
+  if (!is_chosen()) return;
   const facts = [`${say("system")}: ${about.system}`, `${say("task")}: ${about.task}`];
   if (about.layers) facts.push(`${say("depth")}: ${about.layers}`);
   if (about.max_input_length) facts.push(`${say("reads")}: ${about.max_input_length}`);
