@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_normalise_answer(text: str, expected: str) -> None:
     [("《삼국사기》", "삼국사기"), ("서울(한양)", "서울 한양"), ("‘가’ “나”", "가 “나”"), ("3.1 The", "31 the")],
 )
 def test_normalise_korean_answer(text: str, expected: str) -> None:
-    assert normalise_korean_answer(text) == expected
+    assert normalise_korean_answer(text) == normalise_korean_answer(normalize("NFD", text)) == expected
 
 
 @pytest.mark.parametrize(("scorer", "case"), BY_QUESTION)

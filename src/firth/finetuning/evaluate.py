@@ -32,6 +32,7 @@ from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.learnt import check_pairs, learnt_columns, learnt_pairs
 from firth.tasks.published_answers import recover_published
 from firth.tasks.readers.files import Problems
+from firth.tasks.readers.tagging import in_units
 from firth.tasks.reading import check_labels, read_dataset, split_files
 from firth.text.records import Text
 from firth.text.tokenizer import Tokenizer
@@ -148,6 +149,8 @@ def _evaluate_method(
     problems = Problems(skip_bad=config.skip_bad)
     config = _columns_of(task, baseline.task, data, config, problems, baseline.provenance, baseline.labels)
     records = read_gold(task or baseline.task, data, config, problems, split)
+    if baseline.task == "tag":
+        records = in_units(records, baseline.method.unit, problems)
     records = _checked(records, baseline.pairs, baseline.labels, problems)
     task = task or baseline.task
     scored = score_method(task, baseline.method, records, "evaluating")
@@ -165,6 +168,8 @@ def read_gold_of(
     labels = getattr(task_model(loaded).config, "labels", ())
     config = _columns_of(task, loaded.task, data, config, problems, loaded.provenance, labels)
     records = read_gold(task or loaded.task, data, config, problems, split)
+    if loaded.task == "tag":
+        records = in_units(records, task_model(loaded).config.unit, problems)
     pairs = learnt_pairs(loaded.provenance) if RECORDS[loaded.task] is Text else None
     return _checked(records, pairs, labels, problems)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from firth.errors import ConfigError, InputError
 from firth.tasks.datasets import DATASETS
+from firth.tasks.readers.tagging import unit_of
 from firth.tasks.reading import labels_of
 from firth.tasks.tag_schemes import OUTSIDE, scheme_of, split_tag
 from firth.text.records import Tagged
@@ -31,7 +32,7 @@ def head_options(
     if kind == "regress":
         return _value_options([record.label for record in train])
     if kind == "tag":
-        return _tag_options(published.unit if published else _unit(train), train, head, scheme)
+        return _tag_options(published.unit if published else unit_of(train), train, head, scheme)
     if kind == "answer":
         return {"can_refuse": any(not question.answers for question in train)}
     return {}
@@ -44,11 +45,6 @@ def _value_options(values: Sequence[float]) -> dict[str, Any]:
     if max(abs(lowest), abs(highest)) <= _LARGE and highest - lowest >= _CLOSE:
         return found
     return found | {"centre": statistics.fmean(values), "scale": statistics.pstdev(values) or 1.0}
-
-
-def _unit(records: Sequence[Tagged]) -> str:
-    """Whether tags belong to words or to characters."""
-    return "character" if all(b - a == 1 for record in records for a, b in record.spans) else "word"
 
 
 def _tag_options(unit: str, train: Sequence[Tagged], head: dict[str, Any], usual: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.columns import check_not_swapped
 from firth.tasks.readers.files import Problems
+from firth.tasks.readers.tagging import in_units, unit_of_entities
 from firth.tasks.readers.texts import MULTILABEL_SEPARATOR
 from firth.tasks.reading import check_labels, read_dataset, splits_in
 from firth.tasks.scoring import METRICS
@@ -74,6 +75,11 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     else:
         train, dev, config = read_own(kind, config, problems)
         _check_alike(train, dev.get("dev", []), config)
+        if kind == "tag":
+            tagged: dict[str, list[Any]] = {"": train, **dev}
+            unit = head.get("unit") or unit_of_entities(tagged[""])
+            tagged = {name: in_units(records, unit, problems) for name, records in tagged.items()}
+            train, dev = tagged.pop(""), tagged
         if kind == "classify":
             examples: list[Any] = train
             texts = [f"{record.text} {record.second or ''}" for record in examples]

@@ -10,6 +10,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from unicodedata import normalize
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -28,9 +29,10 @@ def normalise_answer(text: str) -> str:
 def normalise_korean_answer(text: str) -> str:
     """Lower-case text with quotes and brackets made spaces, without other ASCII punctuation and surplus white space.
 
-    Source: normalize_answer of KorQuAD's evaluate-v1.0.py.
+    Source: normalize_answer of KorQuAD's evaluate-v1.0.py. Decomposed syllables (macOS), of which it knows nothing, are
+    composed, so that an answer is equal to itself.
     """
-    return " ".join(text.translate(_KOREAN_QUOTES).lower().translate(_NO_PUNCTUATION).split())
+    return " ".join(normalize("NFC", text).translate(_KOREAN_QUOTES).lower().translate(_NO_PUNCTUATION).split())
 
 
 def squad_v1(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> dict[str, float]:

@@ -1,11 +1,10 @@
 """Convert what users pass to ``predict`` into records of a task; no torch."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from firth.errors import InputError
-from firth.tasks.readers.tagging import word_spans
+from firth.tasks.readers.tagging import character_spans, word_spans
 from firth.text.records import Choice, Question, Record, Tagged, Text
 
 _T = TypeVar("_T")
@@ -114,7 +113,7 @@ def _string(value: Any) -> str:
 
 def words_of(text: str, unit: str) -> Tagged:
     """Split a raw text into words (runs of letters and digits, single marks), or into characters without spaces."""
-    spans = word_spans(text) if unit == "word" else [match.span() for match in re.finditer(r"\S", text)]
+    spans = word_spans(text) if unit == "word" else character_spans(text)
     return Tagged(text, tuple(spans))
 
 
