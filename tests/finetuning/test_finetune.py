@@ -907,6 +907,14 @@ def test_small_encoders_of_texts_show_the_head_every_layer(kind: str) -> None:
         assert many["head"]["network"] == every | {"dropout": 0.1} and many["adapt"] == {"dropout": 0.1}
         fewer = of(n_train=n - 1, pairs=pairs)
         assert fewer["head"]["network"] == every and fewer["adapt"] == {"dropout": 0.2}
+    # Two passes agree where thousands of single texts are classified, and nowhere else.
+    agree = {n: of(n_train=n)["head"].get("consistency") for n in (3999, 4000, 19_999, 20_000)}
+    thousands = 1.0 if kind == "classify" else None
+    assert agree == {3999: None, 4000: thousands, 19_999: thousands, 20_000: None}
+    assert "consistency" not in of(n_train=4000, pairs=True)["head"]
+    assert "consistency" not in of(n_train=4000, adapt={"frozen_groups": -1})["head"]
+    if kind == "classify":
+        assert of(n_train=4000, head={"consistency": 0.0})["head"]["consistency"] == 0.0
     assert of(n_train=4000, adapt={"dropout": 0.2})["adapt"] == {"dropout": 0.2}
     assert of(n_train=4000, head={"network": {"dropout": 0.4}})["head"]["network"] == every | {"dropout": 0.4}
     # With few examples the weights of three seeds are averaged, unless set otherwise.

@@ -270,7 +270,7 @@ def with_defaults(
     if said["adapt"].get("frozen_groups"):
         known.discard("mark_shared_words")  # embeddings that would not learn
     if said["adapt"].get("frozen_groups") == -1:
-        known.discard("auxiliary_lm")  # it would train nothing
+        known -= {"auxiliary_lm", "consistency"}  # nothing of the encoder would learn from them
         own.pop("adapt", None)
         usual.pop("adapt", None)
     found = laid_over(usual, own)

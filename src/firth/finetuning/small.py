@@ -4,11 +4,14 @@ They were compared on held-out parts of training sets; docs/learning.md has the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from firth.recipes import laid_over
 
+# The tables of a recipe, and what is laid over them from each number of training examples on, until the next.
+Tables = Mapping[str, Mapping[str, Any]]
+ByNumber = tuple[tuple[int, Tables], ...]
 _WIDTH = 512
 # Kinds that read a text as one vector, and not one vector for each of several answers.
 _TEXTS = ("classify", "multilabel", "regress")
@@ -19,25 +22,23 @@ SMALL_TAGGER_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class SmallSettings:
-    """``tables``: of a recipe; ``few`` and ``many``: laid over them if examples are few, or at least ``n_many``.
+    """``tables``: of a recipe; ``by_number``: laid over them, ascending.
 
     ``epochs``: over many examples; over fewer, as many as make the updates.
     ``updates``: the least for up to 1,000 examples; for n examples ``growth(n)`` times as many, if they ``grow``.
     ``averaged``: for few examples, the number of seeds whose weights are averaged.
     """
 
-    tables: Mapping[str, Mapping[str, Any]]
-    few: Mapping[str, Mapping[str, Any]]
+    tables: Tables
     epochs: float
     updates: int
-    many: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    n_many: int = 0
+    by_number: ByNumber = ((0, {}),)
     grow: bool = False
     averaged: int = 1
 
-    def tables_of(self, n_train: int) -> Mapping[str, Mapping[str, Any]]:
+    def tables_of(self, n_train: int) -> Tables:
         """The tables for ``n_train`` examples."""
-        above = self.few if n_train < _FEW else self.many if n_train >= self.n_many else {}
+        *_, above = (tables for least, tables in self.by_number if least <= n_train)
         return laid_over(self.tables, above)
 
     def updates_of(self, n_train: int) -> float:
@@ -51,7 +52,6 @@ _TAGGER = SmallSettings(
         "adapt": {"dropout": 0.1},
         "optim": {"kind": "adamw", "learning_rate": 4 / 3 * 1e-4},
     },
-    few={},
     epochs=5.0,
     updates=200,
 )
@@ -61,19 +61,20 @@ _ANSWERER = SmallSettings(
         "optim": {"kind": "adamw", "learning_rate": 1e-4},
         "train": {"batch_examples": 16},
     },
-    few={},
     epochs=3.0,
     updates=200,
 )
 _TEXT_NETWORK: Mapping[str, Any] = {"pool": "mean", "mix": "concat", "dropout": 0.3}
-_TEXT_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.2}, "optim": {"learning_rate": 1e-4}}
+_TEXT_TABLES: Tables = {"adapt": {"dropout": 0.2}, "optim": {"learning_rate": 1e-4}}
 # With few examples every update is one of the first, which are several times larger without bias correction.
-_FEW_TABLES: Mapping[str, Mapping[str, Any]] = {"optim": {"kind": "adamw"}}
-_FEW = 500
+_FEW: Tables = {"optim": {"kind": "adamw"}}
 # So many examples are hardly memorised, and the dropout that few need would only slow down learning.
-_MANY_TABLES: Mapping[str, Mapping[str, Any]] = {"adapt": {"dropout": 0.1}, "head": {"network": {"dropout": 0.1}}}
-# Of a few thousand pairs none gained by it.
-_MANY, _MANY_PAIRS = 4_000, 50_000
+_MANY: Tables = {"adapt": {"dropout": 0.1}, "head": {"network": {"dropout": 0.1}}}
+# With thousands of texts, agreement of two passes is the better remedy against memorising; with more it costs hours.
+_THOUSANDS: Tables = laid_over(_MANY, {"head": {"consistency": 1.0}})
+_TEXTS_BY_NUMBER: ByNumber = ((0, _FEW), (500, {}), (4_000, _THOUSANDS), (20_000, _MANY))
+# Of a few thousand pairs none gained by either.
+_PAIRS_BY_NUMBER: ByNumber = ((0, _FEW), (500, {}), (50_000, _MANY))
 
 
 def growth(n_train: int) -> float:
@@ -107,11 +108,9 @@ def small_settings(kind: str, head: Mapping[str, Any], n_layers: int, *, pairs: 
     tables = {**_TEXT_TABLES, "head": {"network": read, **marks}}
     return SmallSettings(
         tables,
-        few=_FEW_TABLES,
-        many=_MANY_TABLES,
-        n_many=_MANY_PAIRS if pairs else _MANY,
         epochs=3.0,
         updates=350,
+        by_number=_PAIRS_BY_NUMBER if pairs else _TEXTS_BY_NUMBER,
         grow=True,
         averaged=3,
     )
