@@ -182,6 +182,18 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
             422,
             "text: parameters: binary_data_size=True: expected a number of bytes",
         ),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a") | {"parameters": {"binary_data_size": 5}}]},
+            422,
+            "text: data and binary_data_size: leave one out",
+        ),
+        (
+            "/v2/models/masked/infer",
+            {"inputs": [_tensor("text", "a")], "outputs": [{"name": "embedding"}, {"name": "embedding"}]},
+            422,
+            "one is asked for twice",
+        ),
         ("/v2/models/masked/versions/2/infer", {"inputs": [_tensor("text", "a")]}, 404, "has no version '2'"),
         ("/embed", {"inputs": "a", "dimensions": 7}, 422, "dimensions=7"),
         ("/embed", {"inputs": [5, 1.5]}, 422, "inputs.1: Input should be a valid integer"),
@@ -279,6 +291,13 @@ def test_each_protocol_has_its_own_form_of_errors(serve: Serve) -> None:
         too_many = [await client.post("/v1/completions", {**many, "stream": stream}) for stream in (False, True)]
         assert [one.json()["error"]["param"] for one in too_many] == ["max_tokens"] * 2
         openai = await client.post("/v1/embeddings", {"model": "gpt-4", "input": "a"})
+        later = [
+            await client.post(
+                "/v1/completions", {"model": "gpt", "prompt": ["the", ""], "max_tokens": 5, "stream": stream}
+            )
+            for stream in (False, True)
+        ]
+        assert [answer.status_code for answer in later] == [422, 422], "the first prompt is not continued in vain"
         stop = await client.post("/v1/completions", {"model": "gpt", "prompt": "the", "stop": "x", "stream": True})
         none = await client.post("/v1/completions", {"model": "gpt", "prompt": "the", "max_tokens": 0})
         assert none.json()["error"]["message"] == "max_tokens=0: expected at least 1"

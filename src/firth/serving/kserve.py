@@ -145,8 +145,6 @@ def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
         if len(tensor.shape) > 2 or any(size < 0 for size in tensor.shape):
             message = f"{tensor.name}: shape: expected one or two sizes, none of them negative"
             raise RefusalError(422, "body", message, "inputs")
-        # Before they are unpacked, which keeps others waiting.
-        context.check_number(math.prod(tensor.shape), tensor.name)
         size = _parameter(f"{tensor.name}: parameters", tensor.parameters, "binary_data_size", int)
         if size is None:
             texts = _flat(tensor)
@@ -156,6 +154,8 @@ def _texts(context: Context, body: InferBody) -> dict[str, list[str]]:
         else:
             if not 0 <= size <= len(rest):
                 raise RefusalError(422, "body", f"{tensor.name}: binary_data_size={size}, too much", "inputs")
+            # Before they are unpacked, which keeps others waiting.
+            context.check_number(math.prod(tensor.shape), tensor.name)
             texts, rest = unpack_strings(rest[:size], math.prod(tensor.shape)), rest[size:]
         if math.prod(tensor.shape) != len(texts):
             message = f"{tensor.name}: shape {tensor.shape}, but {len(texts)} elements"

@@ -70,7 +70,7 @@ def record_of(task: str, item: Any, unit: str = "word") -> Record:
             return Text(_string(first), second=None if second is None else _string(second))
         if kind is Tagged:
             found = item if fields is None else fields["tokens"] if "tokens" in fields else fields["text"]
-            return words_of(found, unit) if isinstance(found, str) else _joined(found)
+            return words_of(found, unit) if isinstance(found, str) else _joined(found, unit)
         if kind is Question:
             question, context = (fields["question"], fields["context"]) if fields is not None else item
             return Question(_string(question), _string(context))
@@ -117,12 +117,14 @@ def words_of(text: str, unit: str) -> Tagged:
     return Tagged(text, tuple(spans))
 
 
-def _joined(words: Sequence[Any]) -> Tagged:
-    """Join words by spaces."""
+def _joined(units: Sequence[Any], unit: str) -> Tagged:
+    """Join words by spaces, or characters, spaces among them, as they are."""
+    between = " " if unit == "word" else ""
     spans, at = [], 0
-    for word in map(_string, words):
-        if not word.strip():
+    for one in map(_string, units):
+        if one.strip():
+            spans.append((at, at + len(one)))
+        elif unit == "word" or not one:
             raise ValueError
-        spans.append((at, at + len(word)))
-        at += len(word) + 1
-    return Tagged(" ".join(words), tuple(spans))
+        at += len(one) + len(between)
+    return Tagged(between.join(units), tuple(spans))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.errors import InputError
-from firth.tasks.items import words_of
+from firth.tasks.items import record_of, words_of
 from firth.tasks.readers import tagging
 from firth.tasks.readers.files import Problems
 from firth.tasks.readers.tagging import (
@@ -217,6 +217,20 @@ def test_entities_inside_words_are_tagged_by_character(tmp_path: Path) -> None:
     problems = Problems()
     assert in_units([*whole, *records], "word", problems) == [*whole, *records]
     assert "the word is split there only if its tags are known" in problems.report()[0]
+
+
+def test_characters_and_spaces_as_tokens_are_a_text(tmp_path: Path) -> None:
+    row = {"tokens": list("김연아는 서울"), "ner_tags": ["B-PS", "I-PS", "I-PS", "O", "B-LC", "I-LC", "I-LC"]}
+    (record,) = read_tagged_jsonl(file(tmp_path, json.dumps(row) + "\n", "a.jsonl"), Problems())
+    assert (record.text, record.words) == ("김연아는 서울", tuple("김연아는서울"))
+    assert record.tags == ("B-PS", "I-PS", "I-PS", "O", "B-LC", "I-LC")
+    (bare,) = read_tagged_jsonl(tmp_path / "a.jsonl", Problems(), labelled=False)
+    assert (bare.text, bare.spans, bare.tags) == (record.text, record.spans, None)
+    # A tagger of characters reads them so, a tagger of words does not.
+    asked = record_of("tag", {"tokens": row["tokens"]}, "character")
+    assert (asked.text, asked.spans) == (record.text, record.spans)
+    with pytest.raises(InputError, match="a list of words"):
+        record_of("tag", {"tokens": row["tokens"]}, "word")
 
 
 def test_a_decomposed_syllable_is_one_character() -> None:

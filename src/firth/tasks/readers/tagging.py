@@ -140,8 +140,9 @@ def _cut_entities(records: Sequence[Tagged]) -> tuple[int, int, str]:
             text = record.text
             if any(0 < at < len(text) and _is_letter(text[at - 1]) and _is_letter(text[at]) for at in (start, end)):
                 n_cut += 1
-                whole = next(text[a:b] for a, b in word_spans(text) if a < end and start < b)
-                shown = shown or f"{text[start:end]!r} in {whole!r}"
+                if not shown:
+                    whole = next(text[a:b] for a, b in word_spans(text) if a < end and start < b)
+                    shown = f"{text[start:end]!r} in {whole!r}"
     return n_cut, n_entities, shown
 
 
@@ -362,7 +363,8 @@ def read_tagged_jsonl(path: Path, problems: Problems, *, labelled: bool = True) 
     """Read objects of ``tokens`` and ``tags`` (or ``ner_tags``), or ``text`` and ``entities`` (start, end, label).
 
     A text is split into words at white space, punctuation and entity boundaries; ``end`` is
-    the character after the entity, and its tags are BIO. ``id`` and ``group`` are optional.
+    the character after the entity, and its tags are BIO. ``id`` and ``group`` are optional. Tokens that are single
+    characters, spaces between them, are a text as it is written.
     """
 
     def make(item: tuple[int, dict[str, Any]]) -> Tagged:
@@ -377,20 +379,26 @@ def read_tagged_jsonl(path: Path, problems: Problems, *, labelled: bool = True) 
 
 def _from_tokens(row: dict[str, Any], where: str, labelled: bool) -> Tagged:
     tokens = list_field(row, "tokens", where)
-    bad = [token for token in tokens if not isinstance(token, str) or not token.strip()]
-    if bad or not tokens:
-        found = f"{bad[0]!r} in 'tokens'" if bad else "no tokens"
-        raise InputError(f"{where}: found {found}, expected words; correct the row")
-    text, spans = _joined(tokens)
+    bad = [token for token in tokens if not isinstance(token, str) or not token]
+    blank = [token for token in tokens if not bad and token.isspace()]
+    # A space at an end is none between words.
+    by_character = bool(blank) and all(len(token) == 1 for token in tokens) and not {tokens[0], tokens[-1]} & {*blank}
+    if bad or not tokens or (blank and not by_character):
+        found = f"{[*bad, *blank][0]!r} in 'tokens'" if bad or blank else "no tokens"
+        raise InputError(
+            f"{where}: found {found}, expected words, or single characters with spaces between them; correct the row"
+        )
     if not labelled:
-        return Tagged(text, spans)
+        return Tagged(*(_of_characters((token, OUTSIDE) for token in tokens)[:2] if by_character else _joined(tokens)))
     tags = list_field(row, "ner_tags" if "ner_tags" in row and "tags" not in row else "tags", where)
     if len(tags) != len(tokens):
         raise InputError(f"{where}: found {len(tags)} tags, expected one for each of the {len(tokens)} tokens")
     for tag in tags:
         if not isinstance(tag, str):
             raise InputError(f"{where}: found {kind_of(tag)} as tag, expected a name such as B-PER; write the names")
-    return Tagged(text, spans, tuple(tags))
+    if by_character:
+        return Tagged(*_of_characters(zip(tokens, tags, strict=True)))
+    return Tagged(*_joined(tokens), tuple(tags))
 
 
 def _from_text(row: dict[str, Any], where: str, labelled: bool) -> Tagged:
@@ -481,7 +489,7 @@ def _klue_blocks(path: Path) -> Iterator[_Block]:
 
 
 def _klue_sentence(path: Path, block: _Block, labelled: bool) -> Tagged:
-    text, spans, tags, held = "", list[tuple[int, int]](), list[str](), ""
+    characters = list[tuple[str, str]]()
     for number, line in block.lines:
         where = f"{path}:{number}"
         columns = normalize("NFC", line).split("\t")  # macOS writes a syllable as several characters
@@ -489,17 +497,27 @@ def _klue_sentence(path: Path, block: _Block, labelled: bool) -> Tagged:
             raise InputError(f"{where}: found {columns_text(len(columns))}, expected a character, a tab and its tag")
         if len(columns[0]) != 1:
             raise InputError(f"{where}: found {columns[0]!r}, expected one character")
-        tag = _read_tag(columns[1].strip(), where) if labelled else OUTSIDE
-        if not columns[0].isspace():
+        characters.append((columns[0], _read_tag(columns[1].strip(), where) if labelled else OUTSIDE))
+    text, spans, tags = _of_characters(characters)
+    if not spans:
+        raise InputError(f"{path}:{block.lines[0][0]}: found only spaces, expected a sentence; remove it")
+    return Tagged(text, spans, tags if labelled else None, f"{path}:{block.lines[0][0]}", block.id)
+
+
+def _of_characters(
+    characters: Iterable[tuple[str, str]],
+) -> tuple[str, tuple[tuple[int, int], ...], tuple[str, ...]]:
+    """A text, the spans of its characters that are no white space, and their tags; that of a space goes to the next."""
+    text, spans, tags, held = "", list[tuple[int, int]](), list[str](), ""
+    for character, tag in characters:
+        if not character.isspace():
             spans.append((len(text), len(text) + 1))
             tags.append(held if held and tag == f"I-{split_tag(held)[1]}" else tag)
             held = ""
         elif tag.startswith("B-"):
             held = tag
-        text += columns[0]
-    if not spans:
-        raise InputError(f"{path}:{block.lines[0][0]}: found only spaces, expected a sentence; remove it")
-    return Tagged(text, tuple(spans), tuple(tags) if labelled else None, f"{path}:{block.lines[0][0]}", block.id)
+        text += character
+    return text, tuple(spans), tuple(tags)
 
 
 def read_words(path: Path, problems: Problems) -> Iterator[Tagged]:
