@@ -83,7 +83,7 @@ for (down of ["gone", "proxy"]) {
 
 // A model that is refused leaves no panel of another one; a refusal that comes late says nothing of the next choice.
 down = "";
-const settled = () => new Promise((next) => setTimeout(next, 20));
+const settled = () => new Promise((next) => setTimeout(next));
 refused = parts.model.value = "ko";
 parts.model.onchange();
 await settled();

@@ -32,8 +32,8 @@ from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.learnt import check_pairs, learnt_columns, learnt_pairs
 from firth.tasks.published_answers import recover_published
 from firth.tasks.readers.files import Problems
-from firth.tasks.readers.tagging import in_units
 from firth.tasks.reading import check_labels, read_dataset, split_files
+from firth.tasks.tag_units import in_units
 from firth.text.records import Text
 from firth.text.tokenizer import Tokenizer
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from firth.errors import ConfigError, InputError
 from firth.tasks.datasets import DATASETS
-from firth.tasks.readers.tagging import unit_of
 from firth.tasks.reading import labels_of
 from firth.tasks.tag_schemes import OUTSIDE, scheme_of, split_tag
+from firth.tasks.tag_units import unit_of
 from firth.text.records import Tagged
 
 # A network starts at 0, and its output moves by about 0.01 a step: it does not reach larger values, and cannot tell

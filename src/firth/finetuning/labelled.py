@@ -17,11 +17,11 @@ from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.columns import check_not_swapped
 from firth.tasks.readers.files import Problems
-from firth.tasks.readers.tagging import in_units, unit_of_entities
 from firth.tasks.readers.texts import MULTILABEL_SEPARATOR
 from firth.tasks.reading import check_labels, read_dataset, splits_in
 from firth.tasks.scoring import METRICS
 from firth.tasks.split import content_key, hold_out, limit
+from firth.tasks.tag_units import in_units, unit_of_entities
 from firth.text.records import Record, Text
 
 # With fewer training examples a run is refused; from this share of one label on a note warns of it.

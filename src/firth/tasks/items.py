@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from firth.errors import InputError
-from firth.tasks.readers.tagging import character_spans, word_spans
+from firth.tasks.tag_units import character_spans, word_spans
 from firth.text.records import Choice, Question, Record, Tagged, Text
 
 _T = TypeVar("_T")

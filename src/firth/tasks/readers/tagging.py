@@ -5,12 +5,12 @@ converts entities to BIO.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from unicodedata import category, is_normalized, normalize
+from unicodedata import normalize
 
 from firth.errors import InputError
 from firth.tasks.readers.files import (
@@ -27,17 +27,15 @@ from firth.tasks.readers.files import (
 )
 from firth.tasks.readers.texts import composed
 from firth.tasks.tag_schemes import OUTSIDE, find_violation, scheme_of, split_tag, to_bio
+from firth.tasks.tag_units import word_spans
 from firth.text.records import Tagged
 
 DOCUMENT_START = "-DOCSTART-"
-_LETTERS_OR_SIGN = re.compile(r"\w+|[^\w\s]")
 # A no-break space or an ideographic space belongs to its word.
 _BLANKS = re.compile("[ \t]+")
 # Comments that tools write before a sentence, whatever the number of columns.
 _COMMENTS = ("# id ", "# sent_id", "# text", "# newdoc")
 _KLUE_HEADER = "##"
-# Share of entities that begin or end inside a word up to which these are slips of an annotator.
-_MOST_CUT = 0.05
 
 
 # Entity tags without a name, or with the name first.
@@ -66,100 +64,6 @@ def in_bio(records: Iterable[Tagged], problems: Problems) -> list[Tagged]:
         return replace(record, tags=to_bio(record.tags, scheme))
 
     return list(make_each(kept, make, problems))
-
-
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Split a raw text into words, for training and prediction alike: runs of letters and digits, other signs singly.
-
-    A combining mark (of Devanagari, Thai, vocalised Arabic, decomposed accents) belongs to the character before it.
-    """
-    spans = list[tuple[int, int]]()
-    for match in _LETTERS_OR_SIGN.finditer(text):
-        start, end = match.span()
-        if spans and spans[-1][1] == start:
-            is_mark = category(text[start]).startswith("M")
-            # Letters directly after a word of letters: a mark came between.
-            if is_mark or (_is_letter(text[start]) and _is_letter(text[spans[-1][0]])):
-                start = spans.pop()[0]
-        spans.append((start, end))
-    return spans
-
-
-def character_spans(text: str, start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
-    """The characters of a text, or of a part, that are no white space; one that is decomposed (macOS) is one."""
-    spans = [match.span() for match in re.compile(r"\S").finditer(text, start, len(text) if end is None else end)]
-    if is_normalized("NFC", text):
-        return spans
-    found = list[tuple[int, int]]()
-    for a, b in spans:
-        if found and found[-1][1] == a and len(normalize("NFC", text[found[-1][0] : b])) == 1:
-            a = found.pop()[0]
-        found.append((a, b))
-    return found
-
-
-def unit_of(records: Sequence[Tagged]) -> str:
-    """Whether tags belong to words or to characters."""
-    words = (word for record in records for word in record.words)
-    return "character" if all(len(word) == 1 or len(normalize("NFC", word)) == 1 for word in words) else "word"
-
-
-def unit_of_entities(records: Sequence[Tagged]) -> str:
-    """What to tag: characters where entities often begin or end inside a word, as before a Korean particle."""
-    n_cut, n_entities, _ = _cut_entities(records)
-    return "character" if n_cut > _MOST_CUT * n_entities else unit_of(records)
-
-
-def in_units(records: Sequence[Tagged], unit: str, problems: Problems) -> list[Tagged]:
-    """The records with a tag for each character, if characters are tagged.
-
-    Notes entities that begin or end inside a word: only where they are known can the word be split there.
-    """
-    if unit_of(records) == "character":
-        return list(records)
-    n_cut, n_entities, shown = _cut_entities(records)
-    if n_cut:
-        does = (
-            "each character is tagged" if unit == "character" else "the word is split there only if its tags are known"
-        )
-        problems.note(f"{n_cut:,} of {n_entities:,} entities begin or end inside a word, such as {shown}: {does}")
-    return [_by_character(record) for record in records] if unit == "character" else list(records)
-
-
-def _cut_entities(records: Sequence[Tagged]) -> tuple[int, int, str]:
-    """How many entities begin or end between two letters, of how many, and the first one in its word."""
-    n_cut, n_entities, shown = 0, 0, ""
-    for record in records:
-        ends = [False] * len(record.spans) if record.tags is None else [tag.startswith("B-") for tag in record.tags]
-        for number in (number for number, begins in enumerate(ends) if begins):
-            last = number
-            while last + 1 < len(ends) and record.tags is not None and record.tags[last + 1].startswith("I-"):
-                last += 1
-            start, end = record.spans[number][0], record.spans[last][1]
-            n_entities += 1
-            text = record.text
-            if any(0 < at < len(text) and _is_letter(text[at - 1]) and _is_letter(text[at]) for at in (start, end)):
-                n_cut += 1
-                if not shown:
-                    whole = next(text[a:b] for a, b in word_spans(text) if a < end and start < b)
-                    shown = f"{text[start:end]!r} in {whole!r}"
-    return n_cut, n_entities, shown
-
-
-def _by_character(record: Tagged) -> Tagged:
-    spans, tags = list[tuple[int, int]](), list[str]()
-    for number, (start, end) in enumerate(record.spans):
-        inside = character_spans(record.text, start, end)
-        spans += inside
-        if record.tags is not None:
-            tag = record.tags[number]
-            tags += [tag, *[f"I-{tag[2:]}" if tag.startswith("B-") else tag] * (len(inside) - 1)]
-    return replace(record, spans=tuple(spans), tags=None if record.tags is None else tuple(tags))
-
-
-def _is_letter(character: str) -> bool:
-    """Whether the pattern above matches a character as a letter or digit."""
-    return character.isalnum() or character == "_"
 
 
 @dataclass(slots=True)
