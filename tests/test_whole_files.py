@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from firth.files import (
     holds_something,
     lock,
     make_folder,
+    nearest,
     new_file,
     new_folder,
     recover,
@@ -439,3 +441,30 @@ def test_a_limit_on_the_size_of_files_names_what_was_written(out: Path) -> None:
     with pytest.raises(SaveError) as error, saving(out / "vectors"):
         raise OSError(errno.EFBIG, "File too large")
     assert str(error.value).startswith(f"{out / 'vectors'} could not be written: File too large.")
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("data/trian.tsv", "did you mean {}/data/train.tsv?"),
+        ("dta/sst/train.tsv", "did you mean {}/data?"),
+        ("data/nothing-like-it", ""),
+        ("data/train.tsv/inside", ""),
+    ],
+)
+def test_a_missing_path_is_compared_with_what_lies_beside_its_first_missing_part(
+    tmp_path: Path, given: str, hint: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.tsv").touch()
+    assert nearest(tmp_path / given) == hint.format(tmp_path)
+
+
+@pytest.mark.parametrize(("kept", "asked", "form"), [("NFD", "NFC", "decomposed"), ("NFC", "NFD", "composed")])
+def test_a_name_in_the_other_unicode_form_is_described(tmp_path: Path, kept: str, asked: str, form: str) -> None:
+    (tmp_path / unicodedata.normalize(kept, "감성 분석")).mkdir()
+    missing = tmp_path / unicodedata.normalize(asked, "감성 분석") / "학습.tsv"
+    if missing.parent.exists():
+        pytest.skip("this file system compares names by their letters")
+    assert nearest(missing) == f"{tmp_path} has this name in {form} letters: copy it from there"
+    assert nearest(tmp_path / unicodedata.normalize(asked, "감성 본석")).startswith("did you mean")

@@ -28,9 +28,14 @@ def gpt_flops(config: BertConfig | GptConfig, batch: Batch) -> float:
     """Like ``transformer_flops``, without a layer between the blocks and the vocabulary."""
     lengths = batch.tokens.rows.lengths.double()
     tokens, squares = float(lengths.sum()), float((lengths**2).sum())
-    block = 4 * config.width**2 + 2 * config.width * config.feed_forward_width
+    block = block_weights(config)
     vocabulary = config.width * config.vocab_size * _predictions(batch)
     return 6 * (config.n_layers * (block * tokens + 2 * config.width * squares) + vocabulary)
+
+
+def block_weights(config: BertConfig | GptConfig | TransformerConfig) -> int:
+    """Weights of a block's matrices: four of attention, two of the feed-forward part."""
+    return 4 * config.width**2 + 2 * config.width * config.feed_forward_width
 
 
 def _predictions(batch: Batch) -> int:
@@ -54,7 +59,7 @@ def transformer_bytes(config: BertConfig | GptConfig, item: int) -> tuple[float,
 
 def translation_flops(config: TransformerConfig, batch: Batch) -> float:
     """Like ``transformer_flops``, for both sides; the decoder's blocks also attend to the source."""
-    width, block = config.width, 4 * config.width**2 + 2 * config.width * config.feed_forward_width
+    width, block = config.width, block_weights(config)
     source = batch.tokens.rows.lengths.double()
     encoder = block * float(source.sum()) + 2 * width * float((source**2).sum())
     if batch.second is None:

@@ -24,6 +24,7 @@ import re
 import secrets
 import shutil
 import stat
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -71,13 +72,25 @@ def _check_local(path: Path) -> None:
 
 
 def nearest(path: Path) -> str:
-    """Return ``did you mean NAME?`` with the most similar name beside a path; empty if there is none."""
+    """Return ``did you mean NAME?`` for a missing path; empty if no name is similar.
+
+    Compared are the names beside its first part that is missing. A name of the same letters in the other Unicode form
+    (macOS decomposes them) looks like the given one, so it is described.
+    """
     try:
-        names = [entry.name for entry in itertools.islice(path.parent.iterdir(), MOST_BESIDE)]
+        while not path.parent.exists():
+            path = path.parent
+        names = {
+            unicodedata.normalize("NFC", e.name): e.name for e in itertools.islice(path.parent.iterdir(), MOST_BESIDE)
+        }
     except OSError:
         return ""
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
-    return f"did you mean {path.with_name(near[0])}?" if near else ""
+    own = unicodedata.normalize("NFC", path.name)
+    if names.get(own, path.name) != path.name:
+        form = "composed" if names[own] == own else "decomposed"
+        return f"{path.parent} has this name in {form} letters: copy it from there"
+    near = difflib.get_close_matches(own, names, n=1, cutoff=0.75)
+    return f"did you mean {path.with_name(names[near[0]])}?" if near else ""
 
 
 def _exists(path: Path, also: str = "") -> ConfigError:
@@ -135,6 +148,11 @@ def _lock_file(folder: Path) -> BinaryIO:
             file.close()
             raise
         file.close()
+
+
+def open_log(path: Path) -> TextIO:
+    """Open a text file to append messages, each of which is there at once; errors as of ``append_to``."""
+    return io.TextIOWrapper(append_to(path), "utf-8", write_through=True)
 
 
 def append_to(path: Path) -> BinaryIO:

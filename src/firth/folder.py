@@ -8,7 +8,6 @@ README.md              model card
 """
 
 import json
-import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from firth.baseline.folder import FORMAT, VERSION, origin_lines, read_about
+from firth.baseline.folder import origin_lines, read_about, write_about
 from firth.baseline.model import METHODS
 from firth.config import from_dict, read_json, to_dict
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
@@ -28,13 +27,12 @@ from firth.manifest import MANIFEST, check_folder, covered_files
 from firth.progress import say
 from firth.systems import SYSTEMS, System
 from firth.tasks.config import EmbeddingConfig, LinearConfig
-from firth.tasks.learnt import POOLER, pretrained_summary
+from firth.tasks.learnt import POOLER, pretrained_summary, trained_length
 from firth.tasks.old_options import with_network
 from firth.tasks.table import TASKS
 from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import load_tensors, save_tensors
-from firth.version import firth_version
 
 WEIGHTS = "model.safetensors"
 PRETRAINING = "pretraining"
@@ -90,6 +88,16 @@ class Loaded:
     def max_length(self) -> int | None:
         """Maximum sequence length of the encoder, special tokens included; None: unlimited."""
         return getattr(self.objective.encoder.config, "max_positions", None)
+
+    @property
+    def window_length(self) -> int | None:
+        """As ``max_length``, but at most that of pre-training, whose later positions are untrained."""
+        return None if self.max_length is None else min(self.max_length, trained_length(self.provenance) or 10**9)
+
+    @property
+    def reads_letters(self) -> bool:
+        """Whether the model reads words outside its vocabulary by their characters."""
+        return self.system.reads_letters(self.objective.encoder.config, self.objective.config)
 
 
 def tensor_names(system_name: str, task: str, options: Any) -> tuple[Rename, ...] | None:
@@ -155,23 +163,15 @@ def write_model(
         sizes = {"model_type": f"firth-{system_name}", **to_dict(config)}
     _write(folder / "config.json", sizes)
     save_tokenizer(folder, system_name, task, tokenizer, getattr(config, "max_positions", None))
-    provenance = {
-        "firth": firth_version(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        **provenance,
-    }
-    about = {
-        "format": FORMAT,
-        "version": VERSION,
-        "system": system_name,
-        "task": task,
-        "options": to_dict(objective.config),
-        "untrained": list(untrained),
-        "embedding": to_dict(embedding),
-        "provenance": provenance,
-    }
-    _write(folder / "firth.json", about)
+    provenance = write_about(
+        folder,
+        system_name,
+        task,
+        objective.config,
+        {"torch": torch.__version__, **provenance},
+        untrained=list(untrained),
+        embedding=to_dict(embedding),
+    )
     (folder / "README.md").write_text(_card(system_name, task, objective, provenance, untrained), "utf-8")
 
 

@@ -309,11 +309,11 @@ def kept_layers(keep: Sequence[int], n_layers: int) -> frozenset[int]:
 
 
 def check_length(rows: Rows, most: int) -> None:
-    """Raise LengthError if a row is longer than an encoder with ``most`` position embeddings can read."""
+    """Raise LengthError if a sequence is longer than an encoder with ``most`` position embeddings can read."""
     # ``max_length`` first: it decides for nearly every batch, and is a constant in a compiled graph.
     if rows.max_length > most and rows.longest > most:
         raise LengthError(
-            f"a row has {rows.longest} tokens, the model reads at most {most} (encoder.max_positions): "
+            f"a sequence has {rows.longest} tokens, the model reads at most {most} (encoder.max_positions): "
             f"cut it or read it in windows"
         )
 

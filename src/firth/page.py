@@ -161,11 +161,11 @@ class Report:
             axes.axhline(0, color=FAINT, linewidth=0.8, zorder=3)
         self.plot(title, figure)
 
-    def write(self, path: Path | str) -> None:
-        """Write the file; it appears whole or not at all."""
-        path = Path(path)
+    def write(self, path: Path) -> Path:
+        """Write the file, which appears whole or not at all; returns its path."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, self._page())
+        return path
 
     def write_new(self, path: Path | str) -> None:
         """Write the file; ConfigError if it exists already, or another process is writing it."""

@@ -67,7 +67,6 @@ class Size:
     tokens: float
     tokens_per_weight: float
     memory: float
-    measured: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from firth.bench.measure import in_turn, matrix_products
+from firth.costs import block_weights
 from firth.errors import ConfigError
 from firth.machine import Machine, find_machine, free_memory
 from firth.packed import Encoder
@@ -179,7 +180,7 @@ def model_shape(model: str, length: int, vocab_size: int = _VOCAB_SIZE) -> Shape
     assert isinstance(encoder, Encoder)
     blocks = sum(p.numel() for block in encoder.regions() for p in block.parameters())
     # As in firth.costs, for one token of a sequence of this length.
-    block = 4 * config.width**2 + 2 * config.width * config.feed_forward_width
+    block = block_weights(config)
     head = config.width * (config.vocab_size + (0 if recipe.system == "gpt" else config.width))
     return Shape(
         flops=6.0 * (config.n_layers * (block + 2 * config.width * length) + share * head),

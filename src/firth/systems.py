@@ -91,11 +91,10 @@ class System:
     its own first. ``predict``: masked tokens, the next token (and the one before), or a translation.
     ``layout``: of its sequences; ``pretraining_layout``: of those in pre-training, if different. ``huggingface``: its
     mapping to transformers, whose keys and names its model folder then uses. ``activation_bytes(config, bytes per
-    number)``: what the backward pass keeps per token, without and with recomputation of blocks. ``no_gradient``:
-    parameters (by prefix) that its own pre-training does not train, with the reason. ``characters``: whether its tokens
-    are words that it reads by their characters, so that none is unknown. ``pretraining`` and ``tuning``: its published
-    settings, as tables of a recipe, where they differ from BERT's; the learning rate of ``tuning`` is for the hidden
-    size ``tuned_width``, and smaller models get a higher one (None: the same for any hidden size).
+    number)``: what the backward pass keeps per token, without and with recomputation of blocks. ``characters``:
+    whether its tokens are words that it reads by their characters, so that none is unknown. ``pretraining`` and
+    ``tuning``: its published settings, as tables of a recipe, where they differ from BERT's; the learning rate of
+    ``tuning`` is for the hidden size ``tuned_width``, and smaller models get a higher one (None: the same for any).
     """
 
     config: type[Any]
@@ -110,7 +109,6 @@ class System:
     pretraining_layout: Callable[[Tokenizer], Layout] | None = None
     huggingface: HuggingFace | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    no_gradient: Mapping[str, str] = field(default_factory=dict)
     pretraining: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tuning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tuned_width: int | None = 768
@@ -119,6 +117,14 @@ class System:
     def reads(self, tokenizer: Tokenizer) -> Tokenizer:
         """Return a tokenizer in the form that the system uses; TokenizerError for one that it cannot use."""
         return opened(tokenizer) if self.characters else tokenizer
+
+    def reads_letters(self, config: Any, head: Any = None) -> bool:
+        """Whether the encoder, or the head above it, reads unknown words by their characters.
+
+        Word vectors with one vector for all of them do not.
+        """
+        own = getattr(getattr(head, "network", None), "own_characters", "none") != "none"
+        return own or (self.characters and getattr(config, "unknown", "") != "one")
 
 
 # For heads on frozen encoders, and for CoVe.
@@ -162,7 +168,6 @@ SYSTEMS: dict[str, System] = {
         activation_bytes=transformer_bytes,
         huggingface=BERT_LEFT_TO_RIGHT,
         fixed={"causal": True},
-        no_gradient={"encoder.pooler.": "only next-sentence prediction trains the pooler"},
     ),
     "gpt": System(
         config=GptConfig,

@@ -373,25 +373,6 @@ def test_bad_data_is_named_by_file_and_line(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("split", ["train", "dev"])
-def test_a_question_that_leaves_no_room_is_known_before_anything_is_written(
-    firth, tiny_run: Path, tmp_path: Path, split: str
-) -> None:
-    def squad(question: str) -> str:
-        answer = {"text": "Ann", "answer_start": 0}
-        asked = [{"id": f"{split}{i}", "question": f"{question}{i}", "answers": [answer]} for i in range(4)]
-        articles = [{"title": q["id"], "paragraphs": [{"context": f"Ann {q['id']}", "qas": [q]}]} for q in asked]
-        return json.dumps({"data": articles})
-
-    words = {"train": 1, "dev": 1} | {split: 90}
-    files = {name: write(tmp_path / f"{name}.json", squad("who " * n)) for name, n in words.items()}
-    tokens = ["--task", "answer", "--model", tiny_run, "--train", files["train"], "--dev", files["dev"]]
-    result = firth("finetune", *tokens, "--out", tmp_path / "run")
-    assert result.code == 2 and f"{split}.json: data[0]" in result.complaint
-    assert "a question of 64 tokens leaves no room" in result.complaint and "max_question" in result.complaint
-    assert not (tmp_path / "run").exists()
-
-
 def test_bad_rows_are_left_out_and_listed_on_demand(firth, tiny_run: Path, tmp_path: Path) -> None:
     train = write(tmp_path / "t.tsv", table(ROWS) + "one column\nthe river\ta\textra\n")
     result = firth(

@@ -134,6 +134,13 @@ def test_words_are_composed_in_every_format(tmp_path: Path) -> None:
         assert file.met == Met(words=2, repeated=1), file.format
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\n\n", b" \n\r\n"])
+def test_blank_lines_at_the_end_are_none(tmp_path: Path, end: bytes) -> None:
+    for name, text in (("plain", b"a 1 2\nb 3 4\n"), ("counted", b"2 2\na 1 2\nb 3 4\n")):
+        (tmp_path / name).write_bytes(text + end)
+        check(read(open_vectors(tmp_path / name)), {"a": [1.0, 2.0], "b": [3.0, 4.0]})
+
+
 def test_more_words_than_a_block_holds(tmp_path: Path) -> None:
     rows = [(f"w{i}".encode(), [float(i), -float(i)]) for i in range(10_001)]
     for file in (write_text(tmp_path / "t", rows, header=True), write_word2vec(tmp_path / "b", rows, True)):
@@ -148,7 +155,7 @@ def test_more_words_than_a_block_holds(tmp_path: Path) -> None:
         (b"", "empty"),
         (b"hello\nworld\n", r"a:1: expected a word and its numbers"),
         (b"a 1 2\nb 1\n", r"a:2: expected a word and 2 numbers, found 'b 1'"),
-        (b"a 1 2\n\nb 1 2\n", r"a:2: expected a word and 2 numbers, found ''"),
+        (b"a 1 2\n\nb 1 2\n", r"a:2: expected a word and 2 numbers, found a blank line"),
         (b"a 1 2\nb x 2\n", r"a:2: expected a word and 2 numbers, found 'b x 2'"),
         (b"a 1 2\n 3 4\n", r"a:2: expected a word and 2 numbers"),
         (b"a 1 2\nb nan 2\n", r"a:2: a number of this vector is not finite"),

@@ -84,6 +84,16 @@ def test_fine_tuning_begins_with_the_adapted_weights(plain: dict[str, Any], tmp_
     assert made["recipe"]["data.instances"] == "documents" and made["recipe"]["objective.next_sentence"] is False
 
 
+@pytest.mark.parametrize(("before", "said"), [(0.0, True), (100.0, False)])
+def test_text_that_teaches_less_than_is_forgotten_is_said(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: float, said: bool
+) -> None:
+    monkeypatch.setattr(adaptation, "_loss_before", lambda run: before)
+    heard: list[str] = []
+    run(plain, tmp_path / "out", tell=heard.append)
+    assert any("less than it forgot; leave out adapt.text" in line for line in heard) == said
+
+
 def test_neither_held_out_nor_dev_texts_are_read(
     plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,11 +112,26 @@ def test_the_threshold_of_no_answer_parts_questions_with_an_answer_from_those_wi
     assert [answer.text for answer in answer_answers(records, examples, outputs, given)] != texts
 
 
+@pytest.mark.parametrize("answers", [(), (Answer("Ann", 0),)])
+def test_questions_of_one_kind_leave_the_threshold_where_it_was(answers: tuple[Answer, ...]) -> None:
+    records, examples, outputs = asked([(3.0, 0.0), (-1.0, 0.0), (9.0, 0.0), (-2.0, 0.0)])
+    records = [Question("q", "Ann", answers) for _ in records]
+    options, _ = calibrate("answer", AnswerConfig(can_refuse=True), EncodedSplit(records, examples, {}), outputs)
+    assert options.threshold == 0
+
+
+def test_of_equally_good_thresholds_the_nearest_to_zero_is_taken() -> None:
+    """A wrong answer costs nothing, whether it is given or refused."""
+    records, examples, outputs = asked([(-9.0, 0.0), (9.0, 0.0), (-8.0, 0.0), (8.0, 0.0)])
+    options, figures = calibrate("answer", AnswerConfig(can_refuse=True), EncodedSplit(records, examples, {}), outputs)
+    assert (options.threshold, figures["f1"]) == (0, 1)
+
+
 def test_where_no_answer_at_all_is_best_none_is_given() -> None:
     records, examples, outputs = asked([(3.0, 0.0), (1.0, 0.0), (9.0, 0.0), (2.0, 0.0)])
-    records = [Question("q", "Ann", ()) for _ in records]
+    records = [Question("q", "Ann", ()) for _ in records[:3]] + [Question("q", "Ann", (Answer("Bob", 0),))]
     options, figures = calibrate("answer", AnswerConfig(can_refuse=True), EncodedSplit(records, examples, {}), outputs)
-    assert figures["f1"] == 1.0
+    assert figures["f1"] == 0.75
     assert {answer.text for answer in answer_answers(records, examples, outputs, options)} == {""}
 
 

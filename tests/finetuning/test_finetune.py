@@ -4,8 +4,10 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import random
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -621,6 +623,44 @@ def test_the_memory_of_a_grid_is_that_of_its_largest_run(plain: dict[str, Any], 
         return found
 
     assert told("0,1") == told("1,0") == told("0")
+
+
+def test_a_stop_in_the_last_evaluation_of_a_run_is_before_the_next_one(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored = train.score_split
+
+    def stopped(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return scored(*arguments)
+
+    with monkeypatch.context() as context:
+        context.setattr(train, "score_split", stopped)
+        with pytest.raises(KeyboardInterrupt, match="to resume: firth finetune --resume"):
+            run(plain, tmp_path / "out", "train.seeds=2")
+    done = [(tmp_path / "out" / "runs" / f"seed-{seed}" / "result.json").is_file() for seed in (1, 2)]
+    assert done == [True, False]
+    assert len(resume(tmp_path / "out", QUIET).results["runs"]) == 2
+
+
+def test_memory_is_estimated_before_anything_is_built_for_all_passes_over_a_batch(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_tokens(*settings: str) -> int:
+        seen: list[int] = []
+
+        def note(model: Any, system: Any, config: Any, dtype: Any, tokens: int, **_: Any) -> Any:
+            seen.append(tokens)
+            raise ConfigError("enough")
+
+        monkeypatch.setattr("firth.finetuning.runs.estimate_memory", note)
+        resolved = resolve(plain, [*SETTINGS, *settings], "t")
+        monkeypatch.setattr(type(resolved.base), "encoder", None)
+        with pytest.raises(ConfigError, match="enough"):
+            job.Runs(resolved, tmp_path / "out", QUIET).check(1)
+        return seen[0]
+
+    assert first_tokens("head.consistency=1") == 2 * first_tokens("head.consistency=0")
 
 
 @pytest.mark.parametrize("n_groups", [-1, 4])

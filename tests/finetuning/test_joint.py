@@ -18,6 +18,7 @@ from firth.finetuning.labelled import read_labelled
 from firth.finetuning.recipe import LabelledConfig
 from firth.inference.joint import Joint, log_odds, mixed
 from firth.text.records import Text
+from firth.version import firth_version
 
 LABELS = ("in", "out")
 CONFIG = TfidfConfig(kind="classify", labels=LABELS)
@@ -97,6 +98,12 @@ def test_a_joint_folder_answers_as_the_weighted_mean_of_its_members(
     assert main(["predict", str(joint), *texts]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["label"] for line in lines] == [a.label for a in found]
+
+
+def test_a_joint_folder_says_which_firth_made_it(joint: Path) -> None:
+    provenance = json.loads((joint / "firth.json").read_text("utf-8"))["provenance"]
+    assert provenance["firth"] == firth_version() and provenance["recipe"] == {"task": "classify"}
+    assert f'"firth": "{firth_version()}"' in (joint / "README.md").read_text("utf-8")
 
 
 def test_a_joint_model_says_how_a_text_was_read(joint: Path, members: tuple[Path, Path, LabelledConfig]) -> None:

@@ -332,6 +332,11 @@ def test_the_scores_of_our_own_predictions_can_have_a_threshold(tmp_path: Path) 
     said = write(tmp_path / "p.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     assert scored("answer", gold, said)["scores"]["squad_f1"] == 0.5
     assert scored("answer", gold, said, na_prob_threshold=0.0)["scores"]["squad_f1"] == 1
+    # An answer that the model refused by its own threshold is given by a higher one.
+    lines[0] |= {"text": "", "n_best": [{"text": ""}, {"text": "Ann"}]}
+    refused = write(tmp_path / "r.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    assert scored("answer", gold, refused, na_prob_threshold=0.0)["scores"]["squad_f1"] == 1
+    assert scored("answer", gold, refused, na_prob_threshold=-2.0)["scores"]["squad_f1"] == 0.5
 
 
 def test_no_answer_scores_are_for_questions(tmp_path: Path) -> None:

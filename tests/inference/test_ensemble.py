@@ -13,7 +13,7 @@ from firth.baseline.model import Baseline
 from firth.baseline.tags import CommonestTag
 from firth.errors import ConfigError, InputError
 from firth.folder import Loaded
-from firth.inference.ensemble import Ensemble, check_members, ensemble_records
+from firth.inference.ensemble import Ensemble, _answered, check_members, ensemble_records
 from firth.inference.model import Model
 from firth.inference.outputs import row_outputs
 from firth.systems import SYSTEMS
@@ -27,6 +27,7 @@ from firth.tasks.config import (
     WindowConfig,
 )
 from firth.tasks.model import TaskModel
+from firth.tasks.predictions import Answered, Span
 from firth.tasks.rows import RowMaker
 from firth.tasks.table import TASKS
 from firth.text.records import Choice, Question, Record, Tagged, Text
@@ -175,24 +176,40 @@ def test_one_item_several_and_a_stream() -> None:
         list(both.predict_stream("a bc"))
 
 
-def test_answers_have_the_mean_probability_of_their_span() -> None:
+def test_answers_have_the_mean_probability_of_their_text() -> None:
     members, records = pair("answer"), KINDS["answer"][2]
     found = ensemble(members).predict(list(records))
     alone = [Model(loaded, torch.device("cpu")).predict(list(records)) for loaded in members]
     for record, mean, *each in zip(records, found, *alone, strict=True):
-        shares: dict[tuple[str, int, int], float] = {}
+        shares: dict[str, float] = {}
         for answer in each:
             for span in answer.n_best:
-                key = (span.text, span.start, span.end)
-                shares[key] = shares.get(key, 0) + span.probability / 2
-        assert {(s.text, s.start, s.end): s.probability for s in mean.n_best} == pytest.approx(shares)
+                shares[span.text] = shares.get(span.text, 0) + span.probability / 2
+        assert {s.text: s.probability for s in mean.n_best} == pytest.approx(shares)
         assert [s.probability for s in mean.n_best] == sorted(shares.values(), reverse=True)
         beyond = (each[0].no_answer_score + 1.0 + each[1].no_answer_score - 2.0) / 2
         assert mean.no_answer_score == pytest.approx(beyond - 1.0)
-        assert (mean.text == "") == (beyond > 0 or all(not text for text, _, _ in shares))
+        assert (mean.text == "") == (beyond > 0 or not any(shares))
         if mean.text:
             assert record.context[mean.start : mean.end] == mean.text
-            assert mean.probability == pytest.approx(max(share for (text, *_), share in shares.items() if text))
+            assert mean.probability == pytest.approx(max(share for text, share in shares.items() if text))
+
+
+def test_one_answer_at_two_places_is_one() -> None:
+    def said(start: int, other: str) -> Answered:
+        spans = (Span("Paris", start, start + 5, 1.0, probability=0.4), Span(other, 9, 15, 0.9, probability=0.35))
+        return Answered("Paris", start, start + 5, 0.4, None, spans)
+
+    config = AnswerConfig()
+    found = _answered(Question("q", "c"), [said(0, "London"), said(50, "London")], [config, config])
+    assert (found.text, found.start, found.probability) == ("Paris", 0, pytest.approx(0.4))
+
+
+def test_only_one_model_that_can_refuse_is_no_ensemble() -> None:
+    one, _, _ = KINDS["answer"]
+    members = [member("answer", one), member("answer", replace(one, can_refuse=False, threshold=0.0))]
+    with pytest.raises(ConfigError, match="of b and a, only a has learnt from questions without an answer"):
+        check_members(members, ["a", "b"])
 
 
 def test_texts_too_long_for_one_of_them_are_counted_once() -> None:

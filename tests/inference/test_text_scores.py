@@ -1,10 +1,13 @@
 """Scores of texts, against each probability computed separately."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from firth.errors import ConfigError, InputError
 from firth.folder import PRETRAINING, Loaded
+from firth.inference.embedding import embedding_rows
 from firth.inference.model import Model
 from firth.inference.text_scores import MinimalPair, pair_accuracies
 from firth.models.bert import Bert
@@ -66,6 +69,26 @@ def test_each_token_is_scored_as_by_itself(system: str) -> None:
         assert score.log_probability == pytest.approx(sum(expected), abs=1e-3)
         pieces = made.tokenize(text)[-len(score.tokens) :] if score.tokens else []
         assert [(t.token, t.start, t.end) for t in score.tokens] == [(p.token, p.start, p.end) for p in pieces]
+
+
+@pytest.mark.parametrize("system", ["bert", "bert-ltr", "gpt"])
+def test_positions_that_pre_training_never_read_are_not_used(system: str) -> None:
+    made = model(system)
+    short = Model(replace(made.loaded, provenance={"recipe": {"data.length": 6}}), torch.device("cpu"))
+    tuned = replace(made.loaded, provenance={"recipe": {}, "base": {"provenance": {"recipe": {"data.length": 6}}}})
+    assert (made.loaded.window_length, short.loaded.window_length, tuned.window_length) == (12, 6, 6)
+    text = "a1 b2 c3 d4 e5 f0 a1 b1 c1 d1"
+    assert len(embedding_rows(made.loaded, [text])[0]) == 1
+    rows = embedding_rows(short.loaded, [text])[0]
+    assert len(rows) > 1 and max(map(len, rows)) == 6
+    by_itself = Model(model(system, max_positions=6).loaded, torch.device("cpu"))
+    state = made.loaded.objective.state_dict()
+    cut = {name: value[:6] if name.endswith("positions.weight") else value for name, value in state.items()}
+    by_itself.loaded.objective.load_state_dict(cut)
+    found, expected = (one.score_texts(text) for one in (short, by_itself))
+    assert [t.log_probability for t in found.tokens] == pytest.approx(
+        [t.log_probability for t in expected.tokens], abs=1e-5
+    )
 
 
 def test_gpt_has_no_score_for_a_single_token() -> None:

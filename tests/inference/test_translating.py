@@ -1,7 +1,6 @@
 """Translating lines: order, empty lines, greedy and beam search, and a task that can be learnt completely."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from firth.errors import CheckpointError, ConfigError
 from firth.inference import translating
 from firth.inference.decoding import penalty_of
 from firth.inference.model import Model, load_model
-from firth.inference.translating import Search, trained_length, translate_stream
+from firth.inference.translating import Search, translate_stream
 from firth.objectives.translation import Translation
 from firth.pretraining.run import pretrain, resolve
+from firth.tasks.learnt import trained_length
 
 pytestmark = pytest.mark.unchecked
 
@@ -153,9 +153,9 @@ def test_lines_of_a_batch_are_of_similar_length_though_they_cost_the_same(
 
 
 def test_how_long_lines_of_training_were(copier: Model) -> None:
-    assert trained_length(copier.loaded) == RECIPE["data"]["length"]
+    assert trained_length(copier.loaded.provenance) == RECIPE["data"]["length"]
     for provenance in ({}, {"recipe": None}, {"recipe": {"data.length": "24"}}, {"recipe": {"data.length": 0}}):
-        assert trained_length(replace(copier.loaded, provenance=provenance)) is None
+        assert trained_length(provenance) is None
     read = [found.read for found in copier.translate_stream(["red", "", "one two three"], Search())]
     assert read == [2, 0, 4]
 
@@ -213,6 +213,22 @@ def test_an_end_at_the_first_step_is_an_empty_translation(copier: Model, monkeyp
     for beam in (1, 4):
         (found,) = copier.translate_stream(["red cat"], Search(beam=beam))
         assert (found.text, found.tokens, found.ended) == ("", 0, True)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_no_special_token_is_written(beam: int, copier: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be missing from the text, without a word."""
+    advance, tokenizer = Translation.advance, copier.loaded.tokenizer
+
+    def unsure(self: Translation, ids: Any, state: Any) -> Any:
+        log_probs, state = advance(self, ids, state)
+        others = [number for number in tokenizer.special_ids if number != tokenizer.end_id]
+        log_probs[:, others] = -1e-3
+        return log_probs, state
+
+    monkeypatch.setattr(Translation, "advance", unsure)
+    (found,) = copier.translate_stream(["red cat"], Search(beam=beam))
+    assert found.ended and len(found.text.split()) == found.tokens
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from firth.metrics.calibration import (
     cross_fitted,
     expected_calibration_error,
     reliability,
+    sigmoid,
     softmax,
 )
 
@@ -40,6 +41,12 @@ def test_softmax_of_any_finite_logits_sums_to_one(row: list[float]) -> None:
     probabilities = softmax(np.array([row]))
     assert probabilities.sum() == pytest.approx(1.0)
     assert probabilities[0, np.argmax(row)] == probabilities.max()
+
+
+def test_sigmoid_of_any_logits() -> None:
+    found = sigmoid(np.array([[-1e30, -2.0, 0.0, 2.0, 1e30]], np.float32))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, [[0.0, 0.1192029220, 0.5, 0.8807970780, 1.0]], atol=1e-9)
 
 
 def test_reliability_by_hand() -> None:

@@ -179,10 +179,10 @@ def test_a_chosen_past_goes_on_as_its_row() -> None:
 
 def test_rows_longer_than_the_positions_are_refused_in_one_go_and_in_steps() -> None:
     model = tiny().eval()
-    with pytest.raises(LengthError, match="a row has 21 tokens, the model reads at most 20"):
+    with pytest.raises(LengthError, match="a sequence has 21 tokens, the model reads at most 20"):
         model(tokens([3, 21]))
     _, past = model.step(tokens([3, 20]), None)
-    with pytest.raises(LengthError, match="a row has 21 tokens"):
+    with pytest.raises(LengthError, match="a sequence has 21 tokens"):
         model.step(tokens([1, 1]), past)
 
 

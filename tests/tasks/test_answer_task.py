@@ -21,6 +21,7 @@ from firth.packed import Rows
 from firth.tasks.answer import (
     Answerer,
     Passage,
+    _texts,
     answer_answers,
     answer_examples,
     best_window,
@@ -105,12 +106,20 @@ def test_an_answer_says_how_its_question_was_read() -> None:
     assert (found.windows, found.cut) == (2, True)
 
 
-def test_a_question_that_leaves_no_room_is_named() -> None:
-    with pytest.raises(
-        ConfigError, match="^f:3: a question of 17 tokens leaves no room for its context in sequences of 20"
-    ):
-        answer_examples([Question("q " * 17, "a", where="f:3")], maker(20), CONFIG)
-    answer_examples([Question("q " * 16, "a")], maker(20), CONFIG)
+def test_a_question_as_long_as_a_sequence_leaves_half_of_it_to_a_long_context() -> None:
+    made = maker(20)
+    (short,) = answer_examples([Question("q " * 17, "a")], made, CONFIG)
+    assert (short.about.begin, len(short.rows[0].ids), short.cut) == (18, 20, True)
+    assert made.noted == {"question cut to 16 tokens": 1}
+    (long,) = answer_examples([Question("q " * 17, "a " * 30)], made, CONFIG)
+    assert (long.about.begin, len(long.rows[0].ids)) == (10, 20) and made.noted["question cut to 8 tokens"] == 1
+
+
+def test_an_answer_ends_with_its_last_letter() -> None:
+    """Also where a token is nothing but the space after it."""
+    offsets = np.array([[0, 3], [3, 4], [4, 7]])
+    found = _texts("the dog", offsets, [(2.0, 0, 1), (1.0, 0, 0), (0.5, 0, 2), (0.1, 1, 1)], 10)
+    assert found == [("the", 0, 3, 2.0), ("the dog", 0, 7, 0.5)]
 
 
 def test_an_answer_that_has_no_piece_is_counted_and_points_to_the_first_token() -> None:

@@ -81,6 +81,15 @@ def test_rows_of_choices() -> None:
     assert [e.targets["choice"][1].tolist() for e in (first, second, third)] == [[1], [0], [3]]
 
 
+@pytest.mark.parametrize("long", ["window", "cut"])
+def test_a_long_question_keeps_its_end_and_the_choices(long: str) -> None:
+    made = RowMaker(TOKENIZER, bert_layout(TOKENIZER), WindowConfig(long=long), SIZES.max_positions)
+    (example,) = choose_examples([Choice(LONG, "a " * 20 + "b", ("c", "d e"), 0)], made, ChooseConfig())
+    assert words(example)[0] == "[CLS] a b c d e f g [SEP] a a a a b c [SEP]"
+    assert words(example)[-1].endswith(" [SEP] a a a b d e [SEP]")
+    assert example.cut and made.noted["one text of a pair cut"] == 2
+
+
 def test_words_that_a_choice_shares_are_marked() -> None:
     (example,) = choose_examples([Choice("a b", "c", ("d b", "e"), 1)], maker(), ChooseConfig(mark_shared_words=True))
     assert [row.segments.tolist() for row in example.rows] == [[0, 0, 2, 0, 1, 1, 3, 1], [0, 0, 0, 0, 1, 1, 1]]

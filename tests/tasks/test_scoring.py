@@ -147,6 +147,12 @@ def test_the_best_threshold_is_looked_for_over_the_answers_themselves() -> None:
     assert best == 1
 
 
+def test_the_best_threshold_is_below_all_scores_where_answering_nothing_is_best() -> None:
+    answers = [answered("no", -2.0, best="no"), answered("no", -3.0, best="no")]
+    scores = score_answers([question("yes"), question()], answers, ())
+    assert scores["best_squad_f1"] == 0.5 and scores["best_squad_f1_threshold"] == -4
+
+
 def test_choices() -> None:
     records = [Choice("t", "q", ("a", "b", "c"), label) for label in (0, 2)]
     assert score_choices(records, [Chosen(0, "a", ()), Chosen(1, "b", ())], ()) == {"accuracy": 0.5}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.errors import ConfigError, InputError
-from firth.tasks.split import content_key, hold_out, limit, split_key
+from firth.tasks.split import content_key, hold_out, is_divided, limit, split_key
 from firth.text.records import Answer, Choice, Question, Tagged, Text
 
 # Few distinct texts and groups, so that duplicates occur.
@@ -85,6 +85,26 @@ def test_composed_and_decomposed_text_is_one() -> None:
     ]
     for one, other in zip([text, question], decomposed, strict=True):
         assert other != one and content_key(other) == content_key(one) and split_key(other) == split_key(one)
+
+
+@pytest.mark.parametrize("group", ["", "one article"])
+def test_one_article_is_divided_by_its_passages(group: str) -> None:
+    def asked(context: str, n: int) -> Question:
+        return Question(f"who {n}?", context, (Answer("c", 0),), group=group)
+
+    records = [asked(f"context {i}", n) for i in range(10) for n in range(3)]
+    train, held = hold_out(records, 0.3)
+    assert len(held) == 9 and not {r.context for r in train} & {r.context for r in held}
+    assert is_divided(train, held) == bool(group)
+    same = [asked("context", n) for n in range(10)]
+    train, held = hold_out(same, 0.3)
+    assert len(held) == 3 and is_divided(train, held)
+
+
+def test_choices_about_one_passage_stay_together() -> None:
+    records = [Choice(f"text {i}", f"what {n}?", ("a", "b"), 0) for i in range(10) for n in range(3)]
+    train, held = hold_out(records, 0.3)
+    assert len(held) == 9 and not {r.text for r in train} & {r.text for r in held} and not is_divided(train, held)
 
 
 def test_questions_about_one_paragraph_stay_together() -> None:

@@ -296,6 +296,16 @@ def test_a_long_step_ends_with_the_micro_batch_in_hand(
     assert bool(objective.guess.numbers.grad is not None and not step) == (not step)
 
 
+def test_a_stop_in_the_last_step_does_not_stop_the_training_but_is_known(tmp_path: Path) -> None:
+    def judge() -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"score": 1.0}
+
+    trainer = trainer_of(tmp_path / "run", [batch_of([0], 1)], config={"steps": 1}, judge=judge, judged_by="score")
+    assert trainer.fit() and trainer.asked_to_stop
+    assert trainer_of(tmp_path / "other", [batch_of([0], 1)], config={"steps": 1}).asked_to_stop is False
+
+
 class NeverReady:
     """From the second step on, micro-batches are never ready; meanwhile a stop is requested."""
 

@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,27 @@ def test_words_are_those_that_the_model_will_read(text: Path, tmp_path: Path) ->
     tokenizer = read_model(tmp_path / "m").tokenizer
     assert set(tokenizer.pieces[4:]) == {*ANIMALS, *PLACES, "the", "once", ",", "."}
     assert tokenizer.lowercase
+
+
+def test_a_sample_of_zero_leaves_no_word_out(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in word2vec; left out, it is what the kind's own program has."""
+    from gensim.models import FastText, Word2Vec
+
+    seen = list[float]()
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(*_: Any, sample: float, **__: Any) -> Any:
+        seen.append(sample)
+        raise StoppedError
+
+    for made in (Word2Vec, FastText):
+        monkeypatch.setattr(made, "__init__", stop)
+    for kind, sample in (("word2vec", 0.0), ("word2vec", None), ("fasttext", None)):
+        with pytest.raises(StoppedError):
+            train_vectors([text], tmp_path / "m", training(kind=kind, sample=sample), VectorOptions())
+    assert seen == [0.0, 1e-3, 1e-4]
 
 
 def test_ngrams_are_gensims(text: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +11,20 @@ import pytest
 import torch
 from vector_files import ngram_mean_of, write_fasttext, write_text, write_word2vec
 
+from firth.cli.shared import unknown_tokens
 from firth.errors import ConfigError, InputError
 from firth.finetuning import runs as job
 from firth.finetuning.finetune import run_resolved
 from firth.finetuning.resolve import Resolved, resolve
 from firth.folder import read_model
+from firth.inference.answering import answer_records
 from firth.inference.model import load_model
 from firth.models.vectors import Vectors
 from firth.pretraining.run import pretrain
 from firth.pretraining.run import resolve as resolve_pretraining
+from firth.tasks.config import ClassifyConfig
+from firth.tasks.table import TASKS
+from firth.text.records import Text
 from firth.text.shapes import SHAPES, bucket_of
 from firth.vectors.folder import VectorOptions, convert_vectors
 
@@ -366,3 +372,31 @@ def test_equal_new_words_have_equal_vectors_in_a_task(glove: Path, tmp_path: Pat
     np.testing.assert_allclose(a, b, atol=1e-6)
     assert not np.allclose(a, c)
     np.testing.assert_allclose(a, encoder.unknown.weight[bucket_of("zork", 500)].detach().numpy(), atol=1e-6)
+
+
+def test_words_that_share_one_vector_are_unknown(tmp_path: Path) -> None:
+    """Unlike those that have a vector by their letters."""
+    rows = [(b"the", [1.0, 2.0]), (b"river", [3.0, 4.0])]
+    convert_vectors(write_text(tmp_path / "a", rows), tmp_path / "one")
+    convert_vectors(
+        write_text(tmp_path / "a", rows), tmp_path / "hashed", VectorOptions(unknown="hashed", n_buckets=30)
+    )
+    lines = "".join(f"강이 {i}번 흐른다\t{'ab'[i % 2]}\n" for i in range(20))
+    (tmp_path / "t.tsv").write_text("text\tlabel\n" + lines, "utf-8")
+    recipe = {"task": "classify", "data": {"train": str(tmp_path / "t.tsv")}}
+    for name, n_unknown in (("one", 2), ("hashed", 0)):
+        assert unknown_tokens(["the 강이 흐른다"], read_model(tmp_path / name)) == (3, n_unknown)
+    with pytest.raises(ConfigError, match="are <unk> to .*: nothing can be learnt"):
+        resolve(recipe | {"model": str(tmp_path / "one")}, [], "t")
+    resolve(recipe | {"model": str(tmp_path / "hashed")}, [], "t")
+    own = {"head": {"network": {"kind": "bilstm", "own_characters": "cnn"}}}
+    resolve(recipe | {"model": str(tmp_path / "one")} | own, [], "t")
+
+
+def test_answers_to_texts_of_unknown_words_alone_say_so(tmp_path: Path) -> None:
+    convert_vectors(write_text(tmp_path / "a", [(b"the", [1.0, 2.0]), (b"river", [3.0, 4.0])]), tmp_path / "one")
+    base = read_model(tmp_path / "one")
+    model = TASKS["classify"].model(base.objective.encoder, ClassifyConfig(labels=("a", "b")))
+    tuned = replace(base, task="classify", objective=model.eval())
+    _, noted = answer_records(tuned, [Text("강이 흐른다"), Text("the 강이")])
+    assert noted == {"nothing but <unk>": 1}

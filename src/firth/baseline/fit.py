@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,7 +17,7 @@ from firth.baseline.config import GramConfig, JointConfig, TfidfConfig
 from firth.baseline.tfidf import Tfidf, Vectorizer, answers_of, fit_vectorizer, linear_outputs
 from firth.data.hashing import seed_of
 from firth.errors import InputError
-from firth.metrics.calibration import best_threshold, careful_temperature, softmax
+from firth.metrics.calibration import best_threshold, careful_temperature, sigmoid, softmax
 from firth.tasks.readers.texts import TextKind
 from firth.tasks.split import split_key
 from firth.text.records import Text
@@ -47,6 +47,7 @@ _MOST_TRIED = 5_000
 Score = Callable[[Sequence[Text], Sequence[Any]], float]
 # Examples to fit on, and examples to choose on.
 Fold = tuple[list[Text], list[Text]]
+C = TypeVar("C", TfidfConfig, JointConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def fit_tfidf(
     chosen, outputs = max(found, key=lambda pair: _rank(pair[0]))
     records = [text for _, ask in folds for text in ask]
     config = replace(config, grams=chosen.grams, strength=chosen.strength)
-    config = _calibrated(config, records, outputs)
+    config = calibrated(config, records, outputs)
     reader = fit_vectorizer(every, chosen.grams)
     weight, bias = fit_linear(config, reader.read(every), every)
     tried = tuple(tried for tried, _ in [*first, *found])
@@ -197,9 +198,9 @@ class _Work:
         records = [text for _, ask in folds for text in ask]
         found = []
         for strength, outputs in zip(strengths, map(np.concatenate, parts), strict=True):
-            config = _calibrated(replace(self.config, grams=grams, strength=strength), records, outputs)
+            config = calibrated(replace(self.config, grams=grams, strength=strength), records, outputs)
             score = self.score(records, answers_of(outputs, config))
-            found.append((Tried(grams, strength, score, _log_loss(config, records, outputs)), outputs))
+            found.append((Tried(grams, strength, score, float(losses_of(config, records, outputs).mean())), outputs))
         return found
 
 
@@ -251,27 +252,29 @@ def _logistic(features: "csr_matrix", gold: Int[np.ndarray, " n"], strength: flo
     return np.asarray(model.coef_[0], np.float32), float(model.intercept_[0])
 
 
-def _calibrated(config: TfidfConfig, records: Sequence[Text], outputs: Float[np.ndarray, "n K"]) -> TfidfConfig:
+def calibrated(config: C, records: Sequence[Text], outputs: Float[np.ndarray, "n K"]) -> C:
     """The options with the temperature, or the threshold, that fits examples the model has not seen."""
     if config.kind == "classify":
         gold = targets_of(config, records).argmax(1)
         return replace(config, temperature=careful_temperature(outputs, gold))
     if config.kind == "multilabel":
         gold = targets_of(config, records).astype(bool)
-        shares = 1 / (1 + np.exp(-outputs))
-        return replace(config, threshold=best_threshold(shares, gold)[0])
+        return replace(config, threshold=best_threshold(sigmoid(outputs), gold)[0])
     return config
 
 
-def _log_loss(config: TfidfConfig, records: Sequence[Text], outputs: Float[np.ndarray, "n K"]) -> float:
-    """Mean negative log likelihood of the gold labels; for values, the mean squared error."""
+def losses_of(
+    config: TfidfConfig | JointConfig, records: Sequence[Text], outputs: Float[np.ndarray, "n K"]
+) -> Float[np.ndarray, " n"]:
+    """Each example's negative log likelihood of the gold labels, or the squared error of the predicted value."""
     if config.kind == "regress":
-        return float(np.mean((outputs[:, 0] - np.array([record.label for record in records], np.float64)) ** 2))
-    gold = targets_of(config, records)
+        gold = np.array([record.label for record in records], np.float64)
+        return (np.clip(outputs[:, 0], config.lowest, config.highest) - gold) ** 2
+    targets = targets_of(config, records)
     if config.kind == "multilabel":
-        return float(np.mean(np.logaddexp(0, np.where(gold, -outputs, outputs))))
+        return np.logaddexp(0, np.where(targets, -outputs, outputs)).mean(1)
     shares = softmax(outputs / config.temperature)
-    return float(-np.mean(np.log(np.maximum(shares[gold.astype(bool)], 1e-300))))
+    return -np.log(np.maximum(shares[targets.astype(bool)], 1e-300))
 
 
 def _sample(records: Sequence[Text], n: int) -> list[Text]:

@@ -38,22 +38,32 @@ def write_baseline(folder: Path, baseline: Baseline) -> None:
     # Not save_file, whose files only their owner may read: a server often runs as another user.
     (folder / WEIGHTS).write_bytes(save({name: np.ascontiguousarray(values) for name, values in tensors.items()}))
     _write(folder / VOCABULARY, words, indent=None)
-    provenance = {
-        "firth": firth_version(),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        **baseline.provenance,
-    }
-    about = {
-        "format": FORMAT,
-        "version": VERSION,
-        "system": baseline.system,
-        "task": baseline.task,
-        "options": to_dict(method.config),
-        "provenance": provenance,
-    }
-    _write(folder / ABOUT, about, indent=2)
-    (folder / "README.md").write_text(_card(baseline, tensors, provenance), "utf-8")
+    provenance = {"numpy": np.__version__, **baseline.provenance}
+    provenance = write_about(folder, baseline.system, baseline.task, method.config, provenance)
+    facts = [f"system: {baseline.system}", f"task: {baseline.task}", f"labels: {', '.join(baseline.labels) or 'none'}"]
+    facts += [f"{name}: {' × '.join(map(str, values.shape))}" for name, values in sorted(tensors.items())]
+    use = "Load it with `firth.load(folder)`; it needs NumPy and SciPy, no torch."
+    write_card(folder, BASELINE_NAMES[baseline.system], facts, use, provenance)
+
+
+def write_about(
+    folder: Path, system: str, task: str, config: Any, provenance: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    """Write ``firth.json``, of any model; returns the provenance with the versions of Firth and Python.
+
+    ``more``: further entries, of models with an encoder.
+    """
+    provenance = {"firth": firth_version(), "python": platform.python_version(), **provenance}
+    about = {"format": FORMAT, "version": VERSION, "system": system, "task": task, "options": to_dict(config)}
+    _write(folder / ABOUT, {**about, **more, "provenance": provenance}, indent=2)
+    return provenance
+
+
+def write_card(folder: Path, name: str, facts: Sequence[str], use: str, provenance: Mapping[str, Any]) -> None:
+    """Write the model card of a baseline or a joint model. ``use``: how to load it."""
+    lines = ["---", "tags: [firth]", "---", "", f"# {name[0].upper()}{name[1:]}, made by Firth", ""]
+    lines += [*(f"- {fact}" for fact in facts), "", use, "", *origin_lines(provenance)]
+    (folder / "README.md").write_text("\n".join(lines), "utf-8")
 
 
 def find_baseline(path: str | Path, names: Collection[str] = BASELINES) -> Path | None:
@@ -178,24 +188,3 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
 
 def _write(path: Path, data: Mapping[str, Any], indent: int | None) -> None:
     path.write_text(json.dumps(data, indent=indent, ensure_ascii=False) + "\n", "utf-8")
-
-
-def _card(baseline: Baseline, tensors: Mapping[str, np.ndarray], provenance: Mapping[str, Any]) -> str:
-    name = BASELINE_NAMES[baseline.system]
-    facts = [f"system: {baseline.system}", f"task: {baseline.task}", f"labels: {', '.join(baseline.labels) or 'none'}"]
-    facts += [f"{name}: {' × '.join(map(str, values.shape))}" for name, values in sorted(tensors.items())]
-    return "\n".join(
-        [
-            "---",
-            "tags: [firth]",
-            "---",
-            "",
-            f"# {name[0].upper()}{name[1:]}, made by Firth",
-            "",
-            *(f"- {fact}" for fact in facts),
-            "",
-            "Load it with `firth.load(folder)`; it needs NumPy and SciPy, no torch.",
-            "",
-            *origin_lines(provenance),
-        ]
-    )

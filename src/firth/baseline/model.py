@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from firth.baseline.config import CommonestTagConfig, JointConfig, TfidfConfig
-from firth.tasks.items import AT_ONCE, check_items, check_several, chunks, listed, record_of
+from firth.tasks.items import AT_ONCE, check_items, check_several, in_chunks, listed, record_of
 from firth.tasks.learnt import check_pair
 from firth.tasks.predictions import Prediction
 from firth.text.records import Record
@@ -116,11 +116,10 @@ class Baseline:
         self, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
     ) -> Iterator[tuple[Record, Prediction]]:
         """Each record with its prediction, in order; ``noted`` counts texts too long for a joint model's encoder."""
-        for some in chunks(records, at_once):
-            check_items(self.task, some)
-            answers = self.method.answers(some)
-            if noted is not None and (long := sum(answer.windows > 1 for answer in answers)):
-                noted["read in windows"] += long
-            if noted is not None and (cut := sum(answer.cut for answer in answers)):
-                noted["cut"] += cut
-            yield from zip(some, answers, strict=True)
+        return in_chunks(self._answers, records, at_once, noted)
+
+    def _answers(self, records: list[Record]) -> tuple[list[Any], dict[str, int]]:
+        check_items(self.task, records)
+        answers = list(self.method.answers(records))
+        long, cut = sum(answer.windows > 1 for answer in answers), sum(answer.cut for answer in answers)
+        return answers, {what: n for what, n in (("read in windows", long), ("cut", cut)) if n}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from unicodedata import normalize
 
 from firth.baseline.config import CommonestTagConfig
-from firth.metrics.tagging import entities
-from firth.tasks.predictions import Entity, TaggedText
+from firth.tasks.predictions import TaggedText
+from firth.tasks.tag_units import entities_of
 from firth.text.records import Tagged
 
 # A tag, and the share of its word's occurrences that have it.
@@ -46,13 +46,8 @@ class CommonestTag:
         guesses = [self.words.get(normalize("NFC", word), self.other) for word in record.words]
         tags = tuple(tag for tag, _ in guesses)
         shares = tuple(share for _, share in guesses)
-        found = []
-        if self.config.scheme != "plain":
-            for label, first, last in entities(tags):
-                begin, end = record.spans[first][0], record.spans[last - 1][1]
-                score = sum(shares[first:last]) / (last - first)
-                found.append(Entity(label, begin, end, record.text[begin:end], score))
-        return TaggedText(tags, shares, tuple(found), record.words, tuple(record.spans))
+        found = entities_of(record, tags, shares, self.config.scheme)
+        return TaggedText(tags, shares, found, record.words, tuple(record.spans))
 
 
 def fit_commonest_tag(records: Iterable[Tagged], config: CommonestTagConfig) -> CommonestTag:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from firth.baseline.config import GramConfig, JointConfig, TfidfConfig
 from firth.baseline.grams import BLOCKS, Vocabulary, fit_vocabulary, tfidf
-from firth.metrics.calibration import softmax
+from firth.metrics.calibration import sigmoid, softmax
 from firth.tasks.predictions import Labelled, MultiLabelled, Valued
 from firth.text.records import Text
 
@@ -119,8 +119,7 @@ def answers_of(outputs: Float[np.ndarray, "n K"], config: TfidfConfig | JointCon
     if config.kind == "regress":
         return [Valued(float(value)) for value in np.clip(outputs[:, 0], config.lowest, config.highest)]
     if config.kind == "multilabel":
-        shares = 1 / (1 + np.exp(-np.clip(outputs, -500, 500)))
-        return [_multilabelled(row, config) for row in shares.tolist()]
+        return [_multilabelled(row, config) for row in sigmoid(outputs).tolist()]
     shares = softmax(outputs / config.temperature) if len(outputs) else outputs
     return [_labelled(row, config.labels) for row in shares.tolist()]
 

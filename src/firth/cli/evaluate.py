@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from firth.cli.breakdown import print_breakdown
 from firth.cli.finetune import say_notes
-from firth.cli.labelled import HEADERS, Header, check_named
+from firth.cli.labelled import HEADERS, Header, check_named, check_split
 from firth.cli.shared import (
     AtLeastOne,
     Flag,
@@ -108,9 +108,7 @@ def evaluate(
     if data is None:
         raise ConfigError("--data is missing: the file of labelled examples, or the folder of a data set")
     check_named(task, data)
-    if split is not None and Path(data).is_file():
-        raise ConfigError(f"--split is for the folder of a data set, and {data} is a file: leave it out")
-    split = "dev" if split is None else split
+    split = check_split(split, data)
     from firth.finetuning import evaluate as job
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.kinds import metrics_of

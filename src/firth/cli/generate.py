@@ -21,6 +21,7 @@ from firth.cli.shared import (
 )
 from firth.errors import ConfigError, FirthError, InputError, UsageError
 from firth.inference.precision import Precision
+from firth.progress import say
 
 
 def generate(
@@ -91,9 +92,12 @@ def generate(
     at_once = 1 if not prompts and sys.stdin.isatty() else AT_ONCE
     bad: list[FirthError] = []
     source = prompts or until_bad(lambda line: check_prompt(loaded.loaded, line, writing.max_new_tokens), bad)
-    n_texts = 0
+    n_texts, known = 0, loaded.loaded.window_length
     for found in loaded.generate_stream(source, writing, at_once):
         n_texts += 1
+        if known is not None and len(loaded.tokenize(found.prompt)) + len(found.tokens) > known:
+            say(f"pre-training read at most {known:,} tokens (data.length): what is generated beyond them is worse")
+            known = None  # said once
         if as_json:
             print_json(asdict(found))
         else:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from firth.cli.shared import AtLeastOne
+from firth.errors import ConfigError
 
 Header = Annotated[bool | None, Parameter(name="--header", negative="--no-header", show_default=False)]
 # The recipe's value for the flag.
@@ -97,6 +98,13 @@ def check_named(task: str | None, *files: str | None) -> None:
             from firth.tasks.readers.files import no_such_file
 
             raise no_such_file(Path(file))
+
+
+def check_split(split: str | None, place: str | Path) -> str:
+    """The split to read; ConfigError if one is given and ``place`` is a file."""
+    if split is not None and Path(place).is_file():
+        raise ConfigError(f"--split is for the folder of a data set, and {place} is a file: leave it out")
+    return "dev" if split is None else split
 
 
 def settings_of(keys: Keys) -> list[str]:

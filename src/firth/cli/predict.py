@@ -36,6 +36,7 @@ from firth.progress import Progress, say
 
 if TYPE_CHECKING:
     from firth.baseline.model import Predictor
+    from firth.folder import Loaded
     from firth.tasks.predictions import Prediction
     from firth.tasks.readers.files import Problems
     from firth.text.records import Record
@@ -143,11 +144,11 @@ def predict(
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     noted: Counter[str] = Counter()
     answers = ensemble(check_each(_some(records, file), loaded.pairs), at_once=at_once, noted=noted)
-    if tokenizer := _tokenizer(loaded):
-        answers = _watched(answers, tokenizer, noted)
+    if own := _with_encoder(loaded):
+        answers = _watched(answers, own, noted)
     if recover_text == "published":
-        assert tokenizer is not None, "no baseline answers questions"
-        answers = _as_published(answers, tokenizer)
+        assert own is not None, "no baseline answers questions"
+        answers = _as_published(answers, own.tokenizer)
     if submission is not None:
         with on_interrupt("no submission was written"):
             _submit(published, _shown(answers), submission)
@@ -161,14 +162,14 @@ def predict(
     say_notes([*problems.report(), *(f"{what}: {counted(n, 'example')}" for what, n in noted.items())])
 
 
-def _tokenizer(model: "Predictor") -> "Tokenizer | None":
-    """The tokenizer of a model that has an encoder of its own."""
+def _with_encoder(model: "Predictor") -> "Loaded | None":
+    """A model that has an encoder of its own."""
     from firth.inference.model import Model
 
-    return model.loaded.tokenizer if isinstance(model, Model) else None
+    return model.loaded if isinstance(model, Model) else None
 
 
-def _watched(answers: Iterable[Answer], tokenizer: "Tokenizer", noted: Counter[str]) -> Iterator[Answer]:
+def _watched(answers: Iterable[Answer], loaded: "Loaded", noted: Counter[str]) -> Iterator[Answer]:
     """The same answers; notes those, among the first, to texts of which the model knows few tokens."""
     from firth.finetuning.unknown import texts_of
     from firth.text.records import Question
@@ -176,13 +177,14 @@ def _watched(answers: Iterable[Answer], tokenizer: "Tokenizer", noted: Counter[s
     first: dict[str, str] = {}
     for number, (record, answer) in enumerate(answers):
         if number < _WATCHED:
-            counts = [unknown_tokens([text], tokenizer) for text in texts_of(record)]
+            counts = [unknown_tokens([text], loaded) for text in texts_of(record)]
             n_tokens, n_unknown = map(sum, zip(*counts, strict=True))
             what = ""
             if not n_tokens:
                 what = "no token in the text: the answer means nothing"
             elif 2 * n_unknown >= n_tokens:
-                what = f"half of the tokens or more are {tokenizer.kind.unk} to the model: the answer means little"
+                unk = loaded.tokenizer.kind.unk
+                what = f"half of the tokens or more are {unk} to the model: the answer means little"
             elif isinstance(record, Question) and not all(n for n, _ in counts):
                 what = "no token in the question or in its context: the answer means nothing"
             if what:

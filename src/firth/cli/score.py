@@ -8,9 +8,8 @@ from cyclopts import Parameter
 from firth.cli.breakdown import print_breakdown
 from firth.cli.evaluate import TRANSLATE, print_translation_scores, refuse, score_table
 from firth.cli.finetune import say_notes
-from firth.cli.labelled import HEADERS, Header
+from firth.cli.labelled import HEADERS, Header, check_split
 from firth.cli.shared import Flag, JsonFlag, counted, print_json, print_table
-from firth.errors import ConfigError
 
 
 def score(
@@ -69,9 +68,7 @@ def score(
             "--skip-bad": skip_bad or None,
         }
         refuse(given, "labelled examples")
-    if split is not None and Path(gold).is_file():
-        raise ConfigError(f"--split is for the folder of a data set, and {gold} is a file: leave it out")
-    split = "dev" if split is None else split
+    split = check_split(split, gold)
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form, skip_bad=skip_bad)
     found = score_predictions(
         task, gold, predictions, config, split=split, na_prob_file=na_prob_file or "", na_prob_threshold=na_prob_thresh

@@ -23,8 +23,8 @@ from firth.progress import columns_of, say
 from firth.text.finding import PACKED
 
 if TYPE_CHECKING:
+    from firth.folder import Loaded
     from firth.inference.model import Model
-    from firth.text.tokenizer import Tokenizer
 
 # Maximum length of a file's path; longer text is not looked up as a file.
 _LONGEST_NAME = 255
@@ -93,24 +93,24 @@ def load_and_say(model: Path, precision: Precision, compile: bool = False) -> "M
     return loaded
 
 
-def unknown_tokens(texts: Sequence[str], tokenizer: "Tokenizer") -> tuple[int, int]:
+def unknown_tokens(texts: Sequence[str], loaded: "Loaded") -> tuple[int, int]:
     """The number of tokens of some texts, and of those among them that a model does not know."""
-    from firth.text.open_words import OpenWords
-
+    tokenizer = loaded.tokenizer
     found = [
         one
         for ids in tokenizer.ids_many(list(texts))
         for one in ids
         if one == tokenizer.unk_id or one not in tokenizer.special_ids
     ]
-    # An open vocabulary reads any word by its characters.
-    return len(found), 0 if isinstance(tokenizer, OpenWords) else found.count(tokenizer.unk_id)
+    # An open vocabulary has ids beyond it.
+    n_unknown = sum(one == tokenizer.unk_id or one >= tokenizer.size for one in found)
+    return len(found), 0 if loaded.reads_letters else n_unknown
 
 
 def say_unknown(text: str, model: "Model") -> None:
     """Warn if a model knows none or few of a text's tokens, so that its answer means little."""
     tokenizer = model.loaded.tokenizer
-    n_tokens, n_unknown = unknown_tokens([text.replace("[MASK]", " ")], tokenizer)
+    n_tokens, n_unknown = unknown_tokens([text.replace("[MASK]", " ")], model.loaded)
     if not n_tokens and "[MASK]" not in text:
         say(f"{text!r}: no token in it: the answer means nothing")
     elif n_tokens and 2 * n_unknown >= n_tokens:

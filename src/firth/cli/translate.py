@@ -59,7 +59,8 @@ def translate(
     if greedy and (beam or length_penalty is not None):
         raise ConfigError("--greedy keeps a single hypothesis: leave out --beam and --length-penalty")
     check_texts(texts, file)
-    from firth.inference.translating import AT_ONCE, Search, trained_length
+    from firth.inference.translating import AT_ONCE, Search
+    from firth.tasks.learnt import trained_length
 
     search = Search(
         beam=1 if greedy else beam or BEAM,
@@ -67,7 +68,7 @@ def translate(
         extra=extra or EXTRA,
     )
     loaded = load_and_say(model, "float32")
-    known = trained_length(loaded.loaded)
+    known = trained_length(loaded.loaded.provenance)
     at_once = 1 if not texts and file is None and sys.stdin.isatty() else AT_ONCE
     with on_interrupt("the translations so far are complete"), Progress("translating", None, "lines") as progress:
         found = loaded.translate_stream(texts or lines_from(file), search, at_once, progress.advance)

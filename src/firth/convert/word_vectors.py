@@ -144,11 +144,16 @@ def _open_text(path: Path, first: bytes, rest: bytes, header: tuple[int, int] | 
         return rows
 
     def blocks() -> Iterator[VectorBlock]:
-        words, numbers, n_lines = list[str](), list[float](), 0
+        words, numbers, n_lines, blank = list[str](), list[float](), 0, 0
         with _reading(path) as stream:
             for number, line in enumerate(stream, 1):
                 if number == 1 and n_words is not None:
                     continue
+                if not line.strip():
+                    blank = blank or number
+                    continue
+                if blank:  # but not at the end
+                    raise InputError(f"{path}:{blank}: expected a word and {width} numbers, found a blank line")
                 n_lines += 1
                 line = line.removeprefix(_BOM) if number == 1 else line
                 fields = _trimmed(line).rsplit(b" ", width)

@@ -6,11 +6,13 @@ case, punctuation, white space, Unicode normalisation, process or machine.
 """
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+
+from firth.text.wordpiece import text_blocks
 
 SCRIPTS = (
     "latin",
@@ -72,7 +74,7 @@ def fingerprint(documents: Sequence[Sequence[str]]) -> FingerprintBlock:
     """Measure documents, each a sequence of paragraphs without newlines."""
     counts = np.array([len(paragraphs) for paragraphs in documents], np.int64)
     paragraph_starts = np.concatenate(([0], np.cumsum(counts)))
-    pieces = [_measure_piece(piece) for piece in _pieces(documents)]
+    pieces = [_measure_piece(piece) for piece in text_blocks((p for d in documents for p in d), _PIECE)]
     words = np.concatenate([p.words for p in pieces]) if pieces else np.zeros(0, np.uint64)
     sizes = np.concatenate([p.sizes for p in pieces]) if pieces else np.zeros(0, np.int64)
     table = np.concatenate([p.table for p in pieces]) if pieces else np.zeros((0, 9 + len(SCRIPTS)), np.int64)
@@ -134,20 +136,6 @@ class _Piece:
     words: np.ndarray
     sizes: np.ndarray
     table: np.ndarray
-
-
-def _pieces(documents: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    held: list[str] = []
-    size = 0
-    for paragraphs in documents:
-        for paragraph in paragraphs:
-            held.append(paragraph)
-            size += len(paragraph)
-            if size >= _PIECE:
-                yield held
-                held, size = [], 0
-    if held:
-        yield held
 
 
 def _measure_piece(paragraphs: list[str]) -> _Piece:

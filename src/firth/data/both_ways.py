@@ -13,7 +13,7 @@ from torch import Tensor
 
 from firth.data.batch import Batch, Target
 from firth.data.hashing import permutation
-from firth.data.rows import begins_anew
+from firth.data.rows import resets_state
 from firth.data.shards import Shard
 from firth.packed import Rows, Tokens
 from firth.text.layouts import Layout
@@ -95,7 +95,7 @@ class BothWaysBatches:
             rows, ids = Rows.from_lengths([seen.shape[1]] * len(seen)), seen.flatten()
             tokens.append(Tokens(rows, torch.from_numpy(ids), chars=chars_of(self.chars, ids)))
             targets[term] = Target(torch.arange(ids.size), torch.from_numpy(answers.flatten()))
-        anew = begins_anew(time, self.restart_every)
+        anew = resets_state(time, self.restart_every)
         return Batch(tokens[0], targets, starts_stream=anew, second=tokens[1])
 
 

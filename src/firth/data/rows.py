@@ -314,10 +314,12 @@ class StreamBatches:
         tokens = Tokens(rows, torch.from_numpy(ids.ravel().copy()))
         target = _target(np.arange(ids.size), following.ravel())
         rate_scale = 1.0 if self.around is None else (end - begin) / self.around
-        return Batch(tokens, {"lm": target}, starts_stream=begins_anew(time, self.restart_every), rate_scale=rate_scale)
+        return Batch(
+            tokens, {"lm": target}, starts_stream=resets_state(time, self.restart_every), rate_scale=rate_scale
+        )
 
 
-def begins_anew(window: int, restart_every: int) -> bool:
+def resets_state(window: int, restart_every: int) -> bool:
     """Whether recurrent state is reset before a window, given the window's index in its stream."""
     return window % restart_every == 0 if restart_every else window == 0
 

@@ -73,8 +73,7 @@ def write_demo_report(path: Path, found: Findings, settings: DemoSettings) -> Pa
     _filled_masks(report, found, settings)
     _nearest(report, found, settings)
     _pipeline(report, found, settings)
-    report.write(path)
-    return path
+    return report.write(path)
 
 
 def _summary(report: Report, found: Findings, settings: DemoSettings) -> None:

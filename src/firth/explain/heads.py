@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from firth.explain.asked import MOST_HEADS, MOST_MAPPED, Asked, can
 from firth.explain.markup import head_maps, labelled_map, value_map
-from firth.inference.attention_maps import Saturation, attention_layers
+from firth.inference.attention_maps import Attention, Saturation, attention_layers
 from firth.inference.model import Model
 from firth.objectives.translation import Translation
 from firth.page import Report
@@ -22,12 +22,7 @@ def attention_section(page: Report, model: Model, asked: Asked) -> str:
     page.text(asked.say("attention_text"))
     text = _cut(page, model, asked)
     found = model.attention(text)
-    mean = asked.say("attention_mean")
-    page.drawing(labelled_map(found.tokens, found.tokens, found.weights.mean((0, 1)), mean), mean)
-    names = [asked.say("attention_head", n=head + 1) for head in range(found.weights.shape[1])]
-    for layer, weights in enumerate(found.weights, start=1):
-        title = asked.say("attention_layer", n=layer)
-        page.drawing(head_maps(found.tokens, weights, title, names), title)
+    _maps(page, found, asked)
     if len(found.tokens) > 1:
         page.text(asked.say("saturation_text"))
         title = asked.say("saturation")
@@ -49,13 +44,18 @@ def cross_section(page: Report, model: Model, asked: Asked) -> str:
     page.heading(heading)
     page.text(asked.say("cross_text"))
     found = model.cross_attention(_cut(page, model, asked))
+    _maps(page, found, asked)
+    return heading
+
+
+def _maps(page: Report, found: Attention, asked: Asked) -> None:
+    """Show the mean of all heads, then the heads of each layer."""
     mean = asked.say("attention_mean")
     page.drawing(labelled_map(found.tokens, found.columns, found.weights.mean((0, 1)), mean), mean)
     names = [asked.say("attention_head", n=head + 1) for head in range(found.weights.shape[1])]
     for layer, weights in enumerate(found.weights, start=1):
         title = asked.say("attention_layer", n=layer)
         page.drawing(head_maps(found.tokens, weights, title, names), title)
-    return heading
 
 
 def importance_section(page: Report, model: Model, asked: Asked) -> str:

@@ -10,6 +10,7 @@ Source: Gururangan et al. 2020, "Don't Stop Pretraining" (domain- and task-adapt
 
 import dataclasses
 import hashlib
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -135,12 +136,26 @@ def adapt(
     if not (folder / DONE).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         outcome = _train(recipe, base, labelled, folder, tell, processes)
-        write_json(folder / DONE, {"steps": outcome.step, "best": outcome.best, "text": list(recipe.adapt.text)})
+        before = _loss_before(folder / "run")
+        if before is not None and outcome.best is not None and outcome.best > before:
+            tell(
+                f"adapt.text: the held-out loss rose from {before:.3f} to {outcome.best:.3f}: the text has taught the "
+                "model less than it forgot; leave out adapt.text, or give more text"
+            )
+        facts = {"steps": outcome.step, "before": before, "best": outcome.best, "text": list(recipe.adapt.text)}
+        write_json(folder / DONE, facts)
     # Also after a kill that came before they were removed.
     for name in ("corpus", "tokenizer"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "text.txt").unlink(missing_ok=True)
     remove_folder(folder / "run" / "checkpoints")
+
+
+def _loss_before(run: Path) -> float | None:
+    """The held-out loss before the first step; None if there was no held-out text."""
+    with open(run / "log.jsonl", encoding="utf-8") as log:
+        first = json.loads(next(log, "{}"))
+    return first.get("loss") if first.get("event") == "dev" and first.get("step") == 0 else None
 
 
 def _train(

@@ -17,7 +17,7 @@ from firth.formats.table import open_model
 from firth.packed import Encoder
 from firth.progress import Progress
 from firth.systems import SYSTEMS, has_weights, size_named
-from firth.tasks.learnt import pretrained_summary
+from firth.tasks.learnt import pretrained_summary, trained_length
 from firth.tasks.model import TaskModel
 from firth.tasks.rows import RowMaker
 from firth.text.published import load_tokenizer
@@ -59,13 +59,8 @@ class Base:
     @property
     def trained_length(self) -> int | None:
         """The sequence length of pre-training, if the system has positions and the folder records it; else None."""
-        lengths, most, origin = list[int](), self.max_length, self.origin
-        while not lengths and origin:  # a fine-tuned model records its base
-            made = origin.get("provenance", {})
-            recipe = made.get("recipe", {})
-            lengths = [n for key in ("data.length", "data.long_length") if isinstance(n := recipe.get(key), int) and n]
-            origin = made.get("base", {})
-        return min(max(lengths), most) if lengths and most is not None else None
+        most, known = self.max_length, trained_length(self.origin.get("provenance", {}))
+        return None if most is None or known is None else min(known, most)
 
     def config_with(self, dropout: float | None) -> Any:
         """The configuration with this dropout (None: its own); ConfigError if the system has none."""
@@ -108,14 +103,12 @@ class Base:
     def maker(self, head: Any) -> RowMaker:
         """The sequence builder for a task whose options are ``head``."""
         row = SYSTEMS[self.system_name]
-        # Word vectors with one vector for all unknown words read no characters.
-        letters = row.characters and getattr(self.config, "unknown", "") != "one"
         return RowMaker(
             self.tokenizer,
             row.layout(self.tokenizer),
             head.windows,
             self.max_length,
-            characters=letters or getattr(head.network, "own_characters", "none") != "none",
+            characters=row.reads_letters(self.config, head),
         )
 
 

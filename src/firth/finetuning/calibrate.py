@@ -13,6 +13,7 @@ from firth.metrics.calibration import (
     cross_fitted,
     expected_calibration_error,
     reliability,
+    sigmoid,
     softmax,
 )
 from firth.metrics.question_answering import squad_v2
@@ -65,8 +66,7 @@ def tempered(options: Any, logits: np.ndarray, gold: np.ndarray) -> tuple[Any, d
 
 
 def _multilabel(options: Any, records: Sequence[Any], outputs: Sequence[Outputs]) -> tuple[Any, dict[str, Any]]:
-    logits = text_logits(outputs, options.windows.merge).astype(np.float64)
-    shares = 1 / (1 + np.exp(-logits))
+    shares = sigmoid(text_logits(outputs, options.windows.merge))
     gold = np.array([[label in record.label for label in options.labels] for record in records])
     best, f1 = best_threshold(shares, gold)
     return dataclasses.replace(options, threshold=best), {"threshold": best, "micro_f1": f1}
@@ -82,10 +82,12 @@ def _refusing(
     found = {str(i): a.no_answer_score for i, a in enumerate(answers)}
     refusals = {name: min(score, 1e9) for name, score in found.items() if score is not None}
     scores = {}
-    for threshold in _levels(sorted(refusals.values())):
+    # Questions of one kind do not tell where to draw the line: it stays where "no answer" scores like an answer.
+    one_kind = len(set(map(bool, gold.values()))) < 2
+    for threshold in [0.0] if one_kind else [0.0, *_levels(sorted(refusals.values()))]:
         given = {name: "" if refusals[name] > threshold else text for name, text in texts.items()}
         scores[threshold] = squad_v2(gold, given)["f1"]
-    best = max(scores, key=lambda threshold: scores[threshold])
+    best = max(scores, key=lambda threshold: (scores[threshold], -abs(threshold)))
     return dataclasses.replace(options, threshold=best), {"threshold": best, "f1": scores[best] / 100}
 
 

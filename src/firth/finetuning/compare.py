@@ -14,7 +14,6 @@ the cells of one number of labels run in parallel.
 
 import contextlib
 import dataclasses
-import io
 import math
 import shutil
 import time
@@ -28,7 +27,7 @@ from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster, connect_to
 from firth.config import read_json, read_toml
 from firth.errors import ConfigError, FirthError, InputError
-from firth.files import append_to, holds_something, lock, remove_folder, write_folder, write_json
+from firth.files import holds_something, lock, open_log, remove_folder, write_folder, write_json
 from firth.finetuning.base import Base, read_base
 from firth.finetuning.baseline import resolve_baseline, run_baseline
 from firth.finetuning.compare_report import write_compare_report
@@ -174,7 +173,7 @@ def fit_on_node(
     folder = work.folder(way, n)
     with (
         lock(folder),
-        io.TextIOWrapper(append_to(folder / CELL_LOG), "utf-8", write_through=True) as log,
+        open_log(folder / CELL_LOG) as log,
         contextlib.redirect_stderr(log),
     ):
         return work.fit(next(one for one in work.ways if one.folder == way), n)

@@ -54,9 +54,7 @@ def write_compare_report(out: Path, results: Mapping[str, Any]) -> Path:
     if results["notes"]:
         report.heading("Notes on the data")
         report.pre("\n".join(results["notes"]))
-    path = out / "report.html"
-    report.write(path)
-    return path
+    return report.write(out / "report.html")
 
 
 def _row(name: str, row: Mapping[str, Any], beside: Sequence[str]) -> list[Any]:

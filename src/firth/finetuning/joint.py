@@ -11,14 +11,13 @@ import numpy as np
 from jaxtyping import Float
 
 from firth.baseline.config import JointConfig, TfidfConfig
-from firth.baseline.fit import fit_linear, targets_of
+from firth.baseline.fit import calibrated, fit_linear, losses_of
 from firth.baseline.folder import read_baseline
 from firth.baseline.tfidf import Tfidf, fit_vectorizer
 from firth.files import make_folder
 from firth.finetuning.labelled import LabelledData
 from firth.inference.joint import log_odds, mixed, write_joint
 from firth.inference.model import load_model
-from firth.metrics.calibration import best_threshold, careful_temperature, softmax
 
 # The weights of the encoder's predictions that are tried.
 WEIGHTS = tuple(round(0.05 * i, 2) for i in range(21))
@@ -67,8 +66,10 @@ def fit_weight(
     Of all weights whose loss is within one standard error of the best, the one nearest to 0.5 is chosen: few examples
     cannot show that one member is worthless. Source: Breiman et al. 1984, §3.4.3 (the one-standard-error rule).
     """
-    options = [_calibrated(config, held, mixed(encoder, tfidf, weight), weight) for weight in WEIGHTS]
-    losses = np.stack([_losses(one, held, mixed(encoder, tfidf, one.weight)) for one in options])
+    joint = JointConfig(kind=config.kind, labels=config.labels, lowest=config.lowest, highest=config.highest)
+    outputs = [mixed(encoder, tfidf, weight) for weight in WEIGHTS]
+    options = [calibrated(replace(joint, weight=w), held, of) for w, of in zip(WEIGHTS, outputs, strict=True)]
+    losses = np.stack([losses_of(one, held, of) for one, of in zip(options, outputs, strict=True)])
     best = int(losses.mean(1).argmin())
     behind = losses - losses[best]
     n = len(held)
@@ -76,31 +77,6 @@ def fit_weight(
     close = [i for i in range(len(options)) if behind[i].mean() <= error[i] or i == best]
     chosen = min(close, key=lambda i: (abs(options[i].weight - _MIDDLE), losses[i].mean()))
     return options[chosen], float(losses[chosen].mean())
-
-
-def _calibrated(
-    config: TfidfConfig, held: Sequence[Any], outputs: Float[np.ndarray, "n K"], weight: float
-) -> JointConfig:
-    joint = JointConfig(
-        kind=config.kind, labels=config.labels, weight=weight, lowest=config.lowest, highest=config.highest
-    )
-    if config.kind == "classify":
-        return replace(joint, temperature=careful_temperature(outputs, targets_of(config, held).argmax(1)))
-    if config.kind == "multilabel":
-        gold = targets_of(config, held).astype(bool)
-        return replace(joint, threshold=best_threshold(1 / (1 + np.exp(-outputs)), gold)[0])
-    return joint
-
-
-def _losses(config: JointConfig, held: Sequence[Any], outputs: Float[np.ndarray, "n K"]) -> Float[np.ndarray, " n"]:
-    """Each example's negative log likelihood, or squared error."""
-    if config.kind == "regress":
-        return (np.clip(outputs[:, 0], config.lowest, config.highest) - np.array([r.label for r in held])) ** 2
-    gold = targets_of(config, held)
-    if config.kind == "multilabel":
-        return np.logaddexp(0, np.where(gold, -outputs, outputs)).mean(1)
-    shares = softmax(outputs / config.temperature)
-    return -np.log(np.maximum(shares[gold.astype(bool)], 1e-300))
 
 
 def keep_joint(folder: Path, fitted: FittedJoint, baseline: Path, provenance: dict[str, Any]) -> None:

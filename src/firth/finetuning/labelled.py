@@ -20,7 +20,7 @@ from firth.tasks.readers.files import Problems
 from firth.tasks.readers.texts import MULTILABEL_SEPARATOR
 from firth.tasks.reading import check_labels, read_dataset, splits_in
 from firth.tasks.scoring import METRICS
-from firth.tasks.split import content_key, hold_out, limit
+from firth.tasks.split import content_key, hold_out, is_divided, limit
 from firth.tasks.tag_units import in_units, unit_of_entities
 from firth.text.records import Record, Text
 
@@ -107,6 +107,11 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
             problems.note(
                 f"{len(held):,} of {n_chosen:,} training examples are held out: those of a group stay together, and "
                 f"there are {len({record.group for record in (*train, *held)}):,} groups"
+            )
+        if is_divided(train, held):
+            problems.note(
+                "all training examples are of one article or passage: so are the held-out ones, and their score may be "
+                "too good"
             )
     elif not held:
         raise ConfigError("data.choose_on='dev' requires a dev file: give --dev")

@@ -90,13 +90,16 @@ _ONLY_ANSWERS = "na_prob_file and na_prob_threshold are for question answering, 
 
 
 def _refused(answers: Sequence[Any], threshold: float, path: Path) -> list[Answered]:
-    """Empty the answers whose no-answer score is above ``threshold``."""
+    """Empty the answers whose no-answer score is above ``threshold``; the others get their best text."""
     if any(answer.no_answer_score is None for answer in answers):
         raise InputError(f"{path} has no no-answer scores: give them with --na-prob-file, or leave out the threshold")
-    return [
-        dataclasses.replace(answer, text="") if (answer.no_answer_score or 0.0) > threshold else answer
-        for answer in answers
-    ]
+
+    def text_of(answer: Answered) -> str:
+        if (answer.no_answer_score or 0.0) > threshold:
+            return ""
+        return answer.text or next((span.text for span in answer.n_best if span.text), "")
+
+    return [dataclasses.replace(answer, text=text_of(answer)) for answer in answers]
 
 
 def _labels(records: Sequence[Record], answers: Sequence[Any], problems: Problems) -> tuple[str, ...]:

@@ -312,7 +312,7 @@ def epochs_for(
 
     Source: Mosbach et al. 2021, §6: with few examples more updates make fine-tuning stable.
     """
-    return max(usual, math.ceil(updates * batch_examples / max(n_train, 1)))
+    return max(usual, math.ceil(updates * min(batch_examples, n_train) / max(n_train, 1)))
 
 
 def count_updates(n_train: int, batch_examples: int, epochs: float) -> int:

@@ -51,9 +51,7 @@ def finish_report(report: Report, folder: Path, recipe: Any, results: dict[str, 
         report.pre("\n".join(results["notes"]))
     report.heading("Recipe")
     report.pre(to_toml(recipe))
-    path = folder / "report.html"
-    report.write(path)
-    return path
+    return report.write(folder / "report.html")
 
 
 def add_scores(report: Report, scores: dict[str, Any], results: dict[str, Any], split: str) -> None:

@@ -41,7 +41,8 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
     labelled = read_labelled(plain["task"], data_config(plain, where), plain["head"], wanted.get("scheme", "BIO"))
     plain["model"] = resolve_model(plain["model"])
     base = read_base(plain["model"], str(plain.get("tokenizer", "")), bool(plain.get("from_scratch", False)))
-    if not SYSTEMS[base.system_name].characters:
+    own = _own_letters(plain["head"]) or _own_letters(wanted)
+    if not own and not SYSTEMS[base.system_name].reads_letters(base.config):
         labelled.notes.extend(filter(None, [check_known(labelled.train, base.tokenizer, plain["model"])]))
     if labelled.columns:  # found by content: the model's recipe records them for later files
         plain.setdefault("data", {})["columns"] = labelled.columns
@@ -139,3 +140,9 @@ def check_own(network: AnyNetwork, system_name: str, tokenizer: Tokenizer) -> No
             f"head.network.own_words={network.own_words}: the model has no vocabulary, so all words would share one "
             "vector; add one with firth convert MODEL --vocab FILE --out DIR, or set it to 0"
         )
+
+
+def _own_letters(head: Mapping[str, Any]) -> bool:
+    """Whether a head reads the characters of words, whatever the encoder does."""
+    network = head.get("network", {})
+    return isinstance(network, Mapping) and network.get("own_characters", "none") != "none"

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import hashlib
-import io
 import json
 import math
 import shutil
@@ -19,7 +18,7 @@ from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import Cluster
 from firth.config import read_json, read_toml, to_dict
 from firth.errors import ConfigError, FirthError
-from firth.files import append_to, lock, recover, write_json
+from firth.files import lock, open_log, recover, write_json
 from firth.finetuning.adaptation import adapt, adapted_base, check_adaptation, text_hashes
 from firth.finetuning.base import FirstVectors, find_vectors, freeze, transferred
 from firth.finetuning.calibrate import calibrate
@@ -37,7 +36,7 @@ from firth.inference.outputs import row_outputs
 from firth.inference.score import EncodedSplit, score_split
 from firth.machine import deterministic, find_machine, reuse_memory, sizes_only
 from firth.manifest import file_sha256
-from firth.memory import check_memory, estimate_memory
+from firth.memory import Memory, check_memory, estimate_memory
 from firth.option_names import with_new_names
 from firth.pretraining.average import mean_of
 from firth.pretraining.run import RECIPE
@@ -47,7 +46,6 @@ from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
 from firth.tasks.old_options import with_network
 from firth.tasks.rows import unknown_share
-from firth.text.open_words import OpenWords
 from firth.text.tokenizer import MUCH_UNKNOWN
 from firth.text.tokenizer_kinds import WORDPIECE
 from firth.training.collectives import World
@@ -86,43 +84,31 @@ class Runs:
             processes = 1  # the runs themselves fill the cluster
         check_adaptation(self.recipe, self.base)
         self._describe()
-        self._check_memory()
-        encoder = self.base.encoder(self.recipe.train.seed, None)
+        recipes = [varied(self.recipe, settings) for settings in self.settings]
+        models = [self._outline(recipe) for recipe in recipes]
+        frozen = [freeze(model, recipe.adapt) for model, recipe in zip(models, recipes, strict=True)]
+        # With stored features the encoder needs no activation memory.
+        learning = [model for model, still in zip(models, frozen, strict=True) if not still]
+        train = self.recipe.train
+        if learning:  # one process at least must fit, before anything is built
+            check_memory(self._memory(learning[0], 1), self.machine, train.batch_tokens, recompute=train.recompute)
+        encoder = self.base.encoder(train.seed, None)
         fitting = list[int]()
-        learning = list[TaskModel]()  # those whose encoder learns
-        for settings in self.settings:
-            recipe = varied(self.recipe, settings)
+        for recipe, model, still in zip(recipes, models, frozen, strict=True):
             self.base.config_with(recipe.adapt.dropout)  # raises if it cannot be set
-            model = self._outline(recipe)
-            frozen = freeze(model, recipe.adapt)
-            if not frozen:
-                learning.append(model)
-            if frozen and recipe.optim.kind == "muon":
+            if still and recipe.optim.kind == "muon":
                 raise ConfigError("optim.kind=muon updates the blocks of the encoder, which are frozen: use adamw")
             whole_costs(model, recipe.optim)  # raises for Muon if there are no blocks
             transferred(encoder, recipe.adapt.transferred_groups)
             self._vectors_for(recipe)
             rows = (row for example in self._examples_for(recipe)["train"].examples for row in example.rows)
             n_tokens = recipe.train.epochs * sum(len(row.ids) for row in rows)
-            fitting.append(count_processes(recipe, model, n_tokens, self.machine, processes, frozen=frozen))
+            fitting.append(count_processes(recipe, model, n_tokens, self.machine, processes, frozen=still))
         self.processes = min(fitting)
         self.recipe = for_processes(self.recipe, self.processes)
-        # With stored features the encoder needs no activation memory.
-        train, row = self.recipe.train, SYSTEMS[self.base.system_name]
-        needs = [
-            estimate_memory(
-                model,
-                row,
-                self.base.config,
-                self.machine.dtype,
-                train.batch_tokens * model.passes,
-                recompute=train.recompute,
-                processes=self.processes,
-            )
-            for model in learning
-        ]
-        if needs:
-            most = max(needs, key=lambda need: need.total)
+        if learning:
+            most = max((self._memory(model, self.processes) for model in learning), key=lambda need: need.total)
+            train = self.recipe.train
             self.tell(check_memory(most, self.machine, train.batch_tokens, recompute=train.recompute))
 
     def _outline(self, recipe: Finetune) -> TaskModel:
@@ -130,20 +116,18 @@ class Runs:
         with sizes_only():
             return recipe.row.model(SYSTEMS[self.base.system_name].encoder(self.base.config), recipe.head)
 
-    def _check_memory(self) -> None:
-        """Raise ConfigError if one process has no memory for the model, before any of it is built."""
-        train, row = self.recipe.train, SYSTEMS[self.base.system_name]
-        for settings in self.settings:
-            recipe = varied(self.recipe, settings)
-            model = self._outline(recipe)
-            # With stored features nothing is kept of the encoder.
-            if freeze(model, recipe.adapt):
-                continue
-            need = estimate_memory(
-                model, row, self.base.config, self.machine.dtype, train.batch_tokens, recompute=train.recompute
-            )
-            check_memory(need, self.machine, train.batch_tokens, recompute=train.recompute)
-            return
+    def _memory(self, model: TaskModel, processes: int) -> Memory:
+        """Estimate the memory of all processes while ``model`` trains."""
+        train = self.recipe.train
+        return estimate_memory(
+            model,
+            SYSTEMS[self.base.system_name],
+            self.base.config,
+            self.machine.dtype,
+            train.batch_tokens * model.passes,
+            recompute=train.recompute,
+            processes=processes,
+        )
 
     def identity(self, plain: dict[str, Any]) -> dict[str, str]:
         """Hash the inputs; ``plain``: the recipe as stored in its file."""
@@ -205,7 +189,7 @@ class Runs:
         n = count_sequences(len(data.train), data.has_documents)
         n_updates = count_updates(n, recipe.train.batch_examples, recipe.train.epochs)
         if n_updates < _FEW_UPDATES:
-            enough = math.ceil(_FEW_UPDATES * recipe.train.batch_examples / n)
+            enough = math.ceil(_FEW_UPDATES * min(recipe.train.batch_examples, n) / n)
             self.tell(
                 f"only {n_updates} weight update{'' if n_updates == 1 else 's'} in total: with so few examples a model "
                 f"learns more in more epochs, such as --epochs {enough}"
@@ -298,8 +282,6 @@ class Runs:
     def _unknown_tokens(self, split: EncodedSplit) -> str:
         """A message on the share of unknown tokens in some examples, if it may do harm; else empty."""
         tokenizer = self.base.tokenizer
-        if isinstance(tokenizer, OpenWords):  # reads any word by its characters
-            return ""
         share = unknown_share(split.examples, tokenizer)
         if share < MUCH_UNKNOWN:
             return ""
@@ -421,7 +403,7 @@ def tune_on_node(*, out: str, number: int, seed: int, processes: int) -> dict[st
     folder = work.folder(number, seed)
     with (
         lock(folder),
-        io.TextIOWrapper(append_to(folder / RUN_LOG), "utf-8", write_through=True) as log,
+        open_log(folder / RUN_LOG) as log,
         contextlib.redirect_stderr(log),
         deterministic(),
     ):

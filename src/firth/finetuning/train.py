@@ -184,6 +184,8 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
         write_json(folder / RESULT, result)
         # A finished run needs only its model: nothing resumes from here.
         remove_folder(folder / "checkpoints")
+    if trainer.asked_to_stop:
+        raise KeyboardInterrupt
     return result
 
 

@@ -27,7 +27,8 @@ def check_known(records: Sequence[Any], tokenizer: Tokenizer, model: str) -> str
     """
     texts = [text for record in records[:_TEXTS] for text in texts_of(record) if text.strip()]
     unknown = tokenizer.pieces.index(tokenizer.kind.unk)
-    counts = [(len(ids), sum(one == unknown for one in ids)) for ids in tokenizer.ids_many(texts)]
+    size = tokenizer.size  # an open vocabulary has ids beyond it
+    counts = [(len(ids), sum(one == unknown or one >= size for one in ids)) for ids in tokenizer.ids_many(texts)]
     n_tokens, n_unknown = sum(n for n, _ in counts), sum(n for _, n in counts)
     if not n_tokens or n_unknown < _SAID * n_tokens:
         return _foreign(texts, tokenizer, model, n_tokens)

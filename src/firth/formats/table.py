@@ -40,7 +40,7 @@ ONNX_ABOUT, ONNX_GRAPH = "onnx.json", "model.onnx"
 class Format:
     """One model format on disk.
 
-    ``key``: its name after ``--as``. ``title``: what a path in it is, in words. ``page``: its page under docs/.
+    ``key``: its name after ``--as``. ``title``: what a path in it is, in words.
 
     ``finds(path)``: what ``reads`` takes (a folder, a file, a prefix), or None if the path has another format.
     ``reads(path, options)``: reads the model; None if Firth cannot read the format, and ``instead`` says what to do.
@@ -54,7 +54,6 @@ class Format:
 
     key: str
     title: str
-    page: str
     finds: Callable[[Path], Path | None]
     reads: Callable[[Path, ReadOptions], Foreign] | None = None
     options: tuple[str, ...] = ()
@@ -78,53 +77,53 @@ def _find_google(place: Path) -> Path | None:
 _TEXT = ("vocab", "lowercase")
 FORMATS: tuple[Format, ...] = (
     Format(
-        key="firth", title="a model of Firth", page="verbs/convert.md",
+        key="firth", title="a model of Firth",
         finds=_has("firth.json", "model/firth.json", ".model.old/firth.json"), reads=reading.read_firth,
         options=("vectors",),
         writes=writing.write_firth, made="a model folder",
     ),
     Format(
-        key="st", title="a model of sentence-transformers", page="formats/sentence-transformers.md",
+        key="st", title="a model of sentence-transformers",
         finds=_has(MODULES), reads=reading.read_sentence_transformers, options=_TEXT,
         writes=writing.write_sentence_transformers, made="a model folder that sentence-transformers reads too",
     ),
     Format(
-        key="elmo", title="a published ELMo", page="systems/elmo.md", extra="convert", packages=("h5py",),
+        key="elmo", title="a published ELMo", extra="convert", packages=("h5py",),
         finds=lambda place: place if find_parts(place) else None, reads=reading.read_published_elmo, options=_TEXT,
         lacks=missing_half, writes=writing.write_published_elmo, made="options.json and weights.hdf5",
     ),
     Format(
-        key="openai", title="OpenAI's released GPT", page="systems/gpt.md",
+        key="openai", title="OpenAI's released GPT",
         finds=_has(SHAPES), reads=reading.read_released_gpt, options=_TEXT,
         writes=writing.write_released_gpt, made="params_0.npy to params_9.npy, params_shapes.json and the tokenizer",
     ),
     Format(
-        key="google", title="a checkpoint of google-research/bert", page="formats/google-bert.md",
+        key="google", title="a checkpoint of google-research/bert",
         finds=_find_google, reads=reading.read_google, options=(*_TEXT, "gelu"),
         writes=writing.write_google, made="bert_config.json, vocab.txt and bert_model.ckpt",
     ),
     Format(
-        key="onnx", title="an ONNX graph", page="formats/onnx.md", extra="onnx",
+        key="onnx", title="an ONNX graph", extra="onnx",
         packages=("onnx", "onnxruntime", "onnxscript"), finds=_has(ONNX_ABOUT, ONNX_GRAPH),
         instead="a graph cannot be read back: use onnxruntime, or the model folder that it was made from",
         made="model.onnx and its tokenizer",
     ),
     Format(
-        key="hf", title="a model in Hugging Face's layout", page="formats/huggingface.md",
+        key="hf", title="a model in Hugging Face's layout",
         finds=_has(*CONFIGS), reads=reading.read_huggingface, options=_TEXT,
         writes=writing.write_huggingface, made="config.json, model.safetensors and the tokenizer",
     ),
     Format(
-        key="fastai", title="a language model of fastai", page="systems/awd-lstm.md",
+        key="fastai", title="a language model of fastai",
         finds=find_fastai, reads=reading.read_fastai_model, options=_TEXT, lacks=missing_words,
     ),
     Format(
-        key="cove", title="the released encoder of CoVe", page="systems/cove.md",
+        key="cove", title="the released encoder of CoVe",
         finds=lambda place: place if is_mtlstm(place) else None, reads=reading.read_cove,
         options=("lowercase", "vectors"),
     ),
     Format(
-        key="vectors", title="a file of word vectors", page="systems/vectors.md",
+        key="vectors", title="a file of word vectors",
         finds=lambda place: place if looks_like_vectors(place) else None,
         instead="firth vectors convert SOURCE --out DIR makes a model folder of it",
     ),

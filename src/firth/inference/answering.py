@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.outputs import row_outputs
-from firth.tasks.items import AT_ONCE, check_items, chunks
+from firth.tasks.items import AT_ONCE, check_items, in_chunks
 from firth.tasks.model import TaskModel
 from firth.tasks.predictions import Prediction
 from firth.tasks.rows import Example, Outputs, RowMaker, unreadable
@@ -48,7 +49,8 @@ def examples_of(loaded: Loaded, records: Sequence[Any]) -> tuple[list[Example], 
     """Tokenise some records into sequences; also count long texts, by how they were handled, and unknown ones."""
     model, task = task_model(loaded), TASKS[loaded.task]
     check_items(loaded.task, records)
-    maker = RowMaker(loaded.tokenizer, loaded.system.layout(loaded.tokenizer), model.config.windows, loaded.max_length)
+    layout, letters = loaded.system.layout(loaded.tokenizer), loaded.reads_letters
+    maker = RowMaker(loaded.tokenizer, layout, model.config.windows, loaded.max_length, characters=letters)
     examples = task.examples(records, maker, model.config)
     if n_unreadable := unreadable(examples, loaded.tokenizer):
         maker.noted[f"nothing but {loaded.tokenizer.kind.unk}"] += n_unreadable
@@ -59,8 +61,4 @@ def answer_stream(
     loaded: Loaded, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
 ) -> Iterator[tuple[Record, Prediction]]:
     """Yield each record with its prediction, in order; ``noted`` counts texts too long for a sequence."""
-    for some in chunks(records, at_once):
-        answers, long = answer_records(loaded, some)
-        if noted is not None:
-            noted.update(long)
-        yield from zip(some, answers, strict=True)
+    return in_chunks(partial(answer_records, loaded), records, at_once, noted)

@@ -110,14 +110,14 @@ def _has_summary(loaded: Loaded) -> bool:
 
 
 def embedding_rows(loaded: Loaded, texts: Sequence[str]) -> list[list[list[int]]]:
-    """The sequences of each text: one, or consecutive windows if it is longer than the model's maximum."""
+    """The sequences of each text: one, or consecutive windows if it is longer than the model was trained on."""
     return rows_of_ids(loaded, loaded.tokenizer.ids_many(texts))
 
 
 def rows_of_ids(loaded: Loaded, texts: Sequence[Sequence[int]]) -> list[list[list[int]]]:
     """As ``embedding_rows``, for token ids."""
     layout, framed = loaded.layout, loaded.system.layout(loaded.tokenizer)
-    room = (loaded.max_length or 10**9) - layout.n_special
+    room = (loaded.window_length or 10**9) - layout.n_special
     if room < 1:
         raise ConfigError(
             f"the model reads at most {loaded.max_length} tokens, of which {layout.n_special} are special: no text fits"
@@ -148,14 +148,10 @@ def pooled_rows(
 
 
 @torch.inference_mode()
-def pooled_layer_rows(
-    loaded: Loaded, rows: Sequence[list[int]], pool: Pool, device: torch.device
-) -> list[list[Float[Tensor, " width"]]]:
-    """The vector of each sequence from every layer, 0 (embeddings) first, all in one batch; float32 on the host."""
-    encoder = loaded.objective.encoder
-    numbers = tuple(range(len(encoder.widths)))
-    hidden = encoder(pack_words(rows, loaded.tokenizer).to(device), keep=numbers)
-    layers = [_pool(hidden, hidden.layers[number], pool) for number in numbers]
+def layer_means(loaded: Loaded, rows: Sequence[list[int]], device: torch.device) -> list[list[Float[Tensor, " width"]]]:
+    """The mean over each sequence of every layer, 0 (embeddings) first, all in one batch; float32 on the host."""
+    hidden, numbers = _all_layers(loaded, rows, device)
+    layers = [_pool(hidden, hidden.layers[number], "mean") for number in numbers]
     return [list(vectors) for vectors in zip(*layers, strict=True)]
 
 
@@ -173,12 +169,16 @@ def layer_rows(
     loaded: Loaded, rows: Sequence[list[int]], device: torch.device
 ) -> list[list[Float[np.ndarray, "T width"]]]:
     """The vectors of each sequence's tokens in every layer, 0 (embeddings) first, all in one batch."""
-    encoder = loaded.objective.encoder
-    numbers = tuple(range(len(encoder.widths)))
-    hidden = encoder(pack_words(rows, loaded.tokenizer).to(device), keep=numbers)
+    hidden, numbers = _all_layers(loaded, rows, device)
     lengths = [len(row) for row in rows]
     layers = [hidden.layers[number].float().cpu().split(lengths) for number in numbers]
     return [[part.numpy() for part in parts] for parts in zip(*layers, strict=True)]
+
+
+def _all_layers(loaded: Loaded, rows: Sequence[list[int]], device: torch.device) -> tuple[Hidden, range]:
+    encoder = loaded.objective.encoder
+    numbers = range(len(encoder.widths))
+    return encoder(pack_words(rows, loaded.tokenizer).to(device), keep=tuple(numbers)), numbers
 
 
 def join_windows(

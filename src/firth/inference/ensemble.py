@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from firth.errors import ConfigError
 from firth.folder import Loaded
 from firth.inference.answering import answer_records, read_records, task_model
 from firth.inference.model import Model
-from firth.tasks.items import AT_ONCE, check_several, chunks, listed
+from firth.tasks.items import AT_ONCE, check_several, in_chunks, listed
 from firth.tasks.learnt import learnt_pairs
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, Prediction, Span, Valued
 from firth.tasks.rows import Example, Outputs
@@ -89,6 +90,12 @@ def check_members(members: Sequence[Loaded], names: Sequence[str]) -> None:
                 f"{name} has other labels than {first_name}: only one of them knows "
                 f"{', '.join(map(repr, sorted(labels)))}; average models that were fine-tuned on the same labels"
             )
+        if getattr(theirs, "can_refuse", None) != getattr(ours, "can_refuse", None):
+            refuses = name if theirs.can_refuse else first_name
+            raise ConfigError(
+                f"of {name} and {first_name}, only {refuses} has learnt from questions without an answer: average "
+                "models that were fine-tuned on the same kind of questions"
+            )
         if member.task == "tag":
             _check_taggers(member, first, f"{name} and {first_name}")
 
@@ -107,11 +114,7 @@ def ensemble_stream(
     members: Sequence[Loaded], records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
 ) -> Iterator[tuple[Record, Prediction]]:
     """As ``firth.inference.answering.answer_stream``, for several models that pass ``check_members``."""
-    for some in chunks(records, at_once):
-        answers, long = ensemble_records(members, some)
-        if noted is not None:
-            noted.update(long)
-        yield from zip(some, answers, strict=True)
+    return in_chunks(partial(ensemble_records, members), records, at_once, noted)
 
 
 def ensemble_records(members: Sequence[Loaded], records: Sequence[Any]) -> tuple[list[Any], dict[str, int]]:
@@ -183,19 +186,23 @@ def _chosen(record: Choice, answers: Sequence[Chosen], configs: Sequence[Any]) -
 
 
 def _answered(record: Question, answers: Sequence[Answered], configs: Sequence[Any]) -> Answered:
-    """Choose the span with the highest mean probability; a model whose n-best list lacks a span counts as 0.
+    """Choose the text with the highest mean probability; a model whose n-best list lacks it counts as 0.
 
     "No answer" counts as a span of its own; a question is refused if the mean of the models' no-answer scores, each
     relative to its threshold, is above 0.
     """
-    shares: dict[tuple[str, int, int], float] = {}
+    # By text: of several places each model names the one that it finds most probable.
+    shares, surest = dict[str, float](), dict[str, Span]()
     for answer in answers:
         for span in answer.n_best:
-            key = (span.text, span.start, span.end)
-            shares[key] = shares.get(key, 0.0) + span.probability / len(answers)
+            shares[span.text] = shares.get(span.text, 0.0) + span.probability / len(answers)
+            if span.text not in surest or span.probability > surest[span.text].probability:
+                surest[span.text] = span
     # Ties keep the order of the first model's list.
     ranked = sorted(shares.items(), key=lambda item: -item[1])
-    n_best = tuple(Span(*key, score=math.log(max(share, 1e-30)), probability=share) for key, share in ranked)
+    n_best = tuple(
+        replace(surest[text], score=math.log(max(share, 1e-30)), probability=share) for text, share in ranked
+    )
     difference = None
     if all(answer.no_answer_score is not None for answer in answers):
         beyond = [a.no_answer_score - config.threshold for a, config in zip(answers, configs, strict=True)]

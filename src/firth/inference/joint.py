@@ -7,7 +7,6 @@ encoder/      the fine-tuned model's folder
 Both members are complete models, so each can be taken out and used alone.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +16,10 @@ import numpy as np
 from jaxtyping import Float
 
 from firth.baseline.config import JointConfig
-from firth.baseline.folder import ABOUT, FORMAT, VERSION, find_baseline, origin_lines, read_about, read_baseline
+from firth.baseline.folder import ABOUT, find_baseline, read_about, read_baseline, write_about, write_card
 from firth.baseline.model import Baseline
 from firth.baseline.tfidf import TextAnswer, Tfidf, answers_of
-from firth.config import from_dict, to_dict
+from firth.config import from_dict
 from firth.errors import CheckpointError, ConfigError, FirthError
 from firth.inference.model import Model, load_model
 from firth.inference.precision import Precision
@@ -100,16 +99,14 @@ def write_joint(
 ) -> None:
     """Write a joint model into an existing empty folder; ``copy(tfidf, encoder)`` fills the members' folders."""
     copy(folder / TFIDF, folder / ENCODER)
-    about = {
-        "format": FORMAT,
-        "version": VERSION,
-        "system": JOINT,
-        "task": config.kind,
-        "options": to_dict(config),
-        "provenance": provenance,
-    }
-    (folder / ABOUT).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    (folder / "README.md").write_text(_card(config, provenance), "utf-8")
+    provenance = write_about(folder, JOINT, config.kind, config, provenance)
+    facts = [
+        f"task: {config.kind}",
+        f"labels: {', '.join(config.labels) or 'none'}",
+        f"weight of the encoder: {config.weight:g}, of TF-IDF: {1 - config.weight:g}",
+    ]
+    use = "Load it with `firth.load(folder)`. Its members, `tfidf/` and `encoder/`, are models of their own."
+    write_card(folder, "TF-IDF and a fine-tuned encoder together", facts, use, provenance)
 
 
 def read_joint(
@@ -139,23 +136,3 @@ def read_joint(
     if not isinstance(tfidf.method, Tfidf):
         raise CheckpointError(f"{folder}: {TFIDF} is of the kind {tfidf.system}")
     return Baseline(Joint(config, tfidf.method, encoder), about.get("provenance", {}))
-
-
-def _card(config: JointConfig, provenance: dict[str, Any]) -> str:
-    return "\n".join(
-        [
-            "---",
-            "tags: [firth]",
-            "---",
-            "",
-            "# TF-IDF and a fine-tuned encoder together, made by Firth",
-            "",
-            f"- task: {config.kind}",
-            f"- labels: {', '.join(config.labels) or 'none'}",
-            f"- weight of the encoder: {config.weight:g}, of TF-IDF: {1 - config.weight:g}",
-            "",
-            "Load it with `firth.load(folder)`. Its members, `tfidf/` and `encoder/`, are models of their own.",
-            "",
-            *origin_lines(provenance),
-        ]
-    )

@@ -309,7 +309,7 @@ class Model:
         ``firth.tasks.predictions`` for outputs. ConfigError for a model that is not fine-tuned.
         """
         given, several = listed(items)
-        found = [prediction for _, prediction in answer_stream(self.loaded, [self.record(item) for item in given])]
+        found = [prediction for _, prediction in self.predict_stream(given)]
         return found if several else found[0]
 
     def predict_stream(self, items: Iterable[Any], at_once: int = AT_ONCE) -> Iterator[tuple[Record, Prediction]]:

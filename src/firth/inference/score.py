@@ -1,8 +1,7 @@
 """Score labelled examples: records -> sequences -> outputs -> predictions -> scores.
 
-The engine is a parameter (``Run``): PyTorch (``row_outputs``), onnxruntime (``session_outputs``), or a model
-with stored vectors for an encoder (also ``row_outputs``). Fine-tuning, probing, evaluation and the ONNX quality gate
-all score here.
+Outputs come from any engine: PyTorch (``row_outputs``), onnxruntime (``session_outputs``), or a model with stored
+vectors for an encoder (also ``row_outputs``). Fine-tuning, probing, evaluation and the ONNX quality gate score here.
 """
 
 from collections import Counter

@@ -175,7 +175,7 @@ class _Row:
 
 def _rows(loaded: Loaded, model: LanguageModel | None, number: int, ids: list[int]) -> Iterator[_Row]:
     before, after = (model.first, model.last) if model is not None else (loaded.layout.first, loaded.layout.last)
-    room = max((loaded.max_length or 10**9) - len(before) - len(after), 1)
+    room = max((loaded.window_length or 10**9) - len(before) - len(after), 1)
     one_sided = model is not None and len(model.directions) == 1
     for begin, first, last in windows(len(ids), room, causal=one_sided):
         row = [*before, *ids[begin : begin + room], *after]

@@ -219,7 +219,7 @@ def _some(
     loaded: Loaded, texts: list[str], numbers: Sequence[int], encode: Encode, budget_tokens: int
 ) -> Iterator[TextVectors]:
     layout, widths = loaded.layout, loaded.objective.encoder.widths
-    room = (loaded.max_length or 10**9) - layout.n_special
+    room = (loaded.window_length or 10**9) - layout.n_special
     encoded = loaded.tokenizer.encode_many(texts)
     found = [tuple(np.zeros((len(row.ids), widths[k]), np.float32) for k in numbers) for row in encoded]
     rows, wanted = list[list[int]](), list[tuple[int, int, int, int]]()

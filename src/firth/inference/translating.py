@@ -86,13 +86,6 @@ def translation_model(loaded: Loaded) -> Translator:
     return cast(Translator, loaded.objective)
 
 
-def trained_length(loaded: Loaded) -> int | None:
-    """The maximum source length in training, in tokens, if the model records it; positions beyond it are untrained."""
-    recipe = loaded.provenance.get("recipe")
-    said = [recipe.get(f"data.{name}") for name in ("length", "long_length")] if isinstance(recipe, dict) else []
-    return max((n for n in said if isinstance(n, int) and n > 0), default=None)
-
-
 def translate_stream(
     loaded: Loaded,
     texts: Iterable[str],
@@ -134,6 +127,13 @@ def _translate_some(
     # A line without tokens has nothing to translate. Longest first, as in batches, where many lines may cost the same.
     asked = sorted((number for number, pieces in enumerate(ids) if pieces), key=lambda number: -len(ids[number]))
     rows = [layout.single(ids[number]) for number in asked]
+    # A vocabulary of whole words has taught the model to write <unk>, which is no translation.
+    never = torch.tensor([i for i in tokenizer.special_ids if i != tokenizer.end_id], dtype=torch.int64, device=device)
+
+    def advance(ids: Int[Tensor, " R"], state: Any) -> tuple[Float[Tensor, "R V"], Any]:
+        log_probs, following = through(partial(model.advance, ids, state), len(ids))
+        return log_probs.index_fill(1, never, -torch.inf), following
+
     if on_progress is not None:
         on_progress(len(texts) - len(asked))
     for batch in in_batches(_costs([len(row) for row in rows], search, tokenizer.size, budget_tokens), budget_tokens):
@@ -141,7 +141,7 @@ def _translate_some(
         state = through(partial(model.begin, tokens), sum(len(rows[i]) for i in batch))
         first = torch.full((len(batch),), tokenizer.start_id, device=device)
         hypotheses = beam_search(
-            lambda ids, state: through(partial(model.advance, ids, state), len(ids)),
+            advance,
             state,
             first,
             end_id=tokenizer.end_id,

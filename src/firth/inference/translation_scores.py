@@ -6,9 +6,10 @@ from typing import Any
 
 from firth.errors import ConfigError, InputError
 from firth.inference.model import load_model
-from firth.inference.translating import Search, trained_length, translates
+from firth.inference.translating import Search, translates
 from firth.metrics.translation import score_translations, translation_metrics
 from firth.progress import Progress
+from firth.tasks.learnt import trained_length
 from firth.tasks.readers.files import read_lines
 
 TASK = "translate"
@@ -27,7 +28,7 @@ def evaluate_translation(model: str | Path, data: str, gold: str, search: Search
         raise ConfigError(f"{model} does not translate, which --gold requires; to score files use firth score")
     sources, references = _parallel(data, gold)
     hypotheses, unended, n_long = [], 0, 0
-    known = trained_length(loaded.loaded)
+    known = trained_length(loaded.loaded.provenance)
     with Progress("translating", len(sources), "lines") as progress:
         for translated in loaded.translate_stream(sources, search, on_progress=progress.advance):
             hypotheses.append(translated.text)

@@ -102,16 +102,7 @@ class WordTable:
 
         InputError for a word without a vector, or with a zero vector.
         """
-        if top_k < 1:
-            raise ConfigError(f"top_k={top_k}: expected at least 1")
-        vector, number = self.unit(word), self.number(word)
-        if vector is None:
-            raise InputError(f"{word!r} is not among the {len(self.numbers):,} words of the model")
-        if not vector.any():
-            raise InputError(f"the vector of {word!r} is all zeros, so it has no neighbours")
-        values, best = self.best(vector[None], [[] if number is None else [number]], top_k)
-        found = zip(best[0].tolist(), values[0].tolist(), strict=True)
-        return [Neighbour(self.words[i], value) for i, value in found if value > -torch.inf]
+        return self._neighbours(self._known(word), [word], top_k)
 
     def analogy(self, a: str, b: str, c: str, top_k: int = 5) -> list[Neighbour]:
         """The words d for which a is to b as c is to d: those nearest to b - a + c, excluding a, b and c.
@@ -119,21 +110,26 @@ class WordTable:
         The vectors are normalised to length 1; the cosine is with the sum. Source: Mikolov et al. 2013 (3CosAdd).
         InputError for a word without a vector, or if the sum is zero.
         """
-        if top_k < 1:
-            raise ConfigError(f"top_k={top_k}: expected at least 1")
-        units = []
-        for word in (a, b, c):
-            unit = self.unit(word)
-            if unit is None:
-                raise InputError(f"{word!r} is not among the {len(self.numbers):,} words of the model")
-            if not unit.any():
-                raise InputError(f"the vector of {word!r} is all zeros: it is like no other")
-            units.append(unit)
-        query = units[1] - units[0] + units[2]
+        first, second, third = map(self._known, (a, b, c))
+        query = second - first + third
         if not query.any():
             raise InputError(f"the vectors of {b!r} - {a!r} + {c!r} add up to zero: no word is near it")
-        numbers = [number for word in (a, b, c) if (number := self.number(word)) is not None]
-        values, best = self.best((query / query.norm())[None], [numbers], top_k)
+        return self._neighbours(query / query.norm(), [a, b, c], top_k)
+
+    def _known(self, word: str) -> Float[Tensor, " H"]:
+        """The normalised vector of a word; InputError if it has none, or zeros."""
+        vector = self.unit(word)
+        if vector is None:
+            raise InputError(f"{word!r} is not among the {len(self.numbers):,} words of the model")
+        if not vector.any():
+            raise InputError(f"the vector of {word!r} is all zeros, so it has no neighbours")
+        return vector
+
+    def _neighbours(self, query: Float[Tensor, " H"], left_out: Sequence[str], top_k: int) -> list[Neighbour]:
+        if top_k < 1:
+            raise ConfigError(f"top_k={top_k}: expected at least 1")
+        numbers = [number for word in left_out if (number := self.number(word)) is not None]
+        values, best = self.best(query[None], [numbers], top_k)
         found = zip(best[0].tolist(), values[0].tolist(), strict=True)
         return [Neighbour(self.words[i], value) for i, value in found if value > -torch.inf]
 

@@ -132,6 +132,14 @@ class Joined:
         order = torch.where(place < before, old_starts + place, old.n_tokens + new_starts + place - before)
         return cls(new, every, order)
 
+    @property
+    def positions(self) -> Int[Tensor, " Tn"]:
+        """The positions of the new tokens in their sequences."""
+        if self.every is self.new:
+            return self.new.positions
+        before = self.every.lengths - self.new.lengths
+        return self.new.positions + before.index_select(0, self.new.row_of_token())
+
     def after(self, old: Float[Tensor, "To N D"] | None, new: Float[Tensor, "Tn N D"]) -> Float[Tensor, "T N D"]:
         """Interleave values of old and new tokens, sequence by sequence."""
         return new if old is None else torch.cat([old, new]).index_select(0, self.order)

@@ -1,10 +1,12 @@
 """The post-norm Transformer block of the paper, BERT and GPT."""
 
+from collections.abc import Collection, Iterable
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from firth.layers.activations import ACTIVATIONS
-from firth.layers.attention import Joined, KeysValues, SelfAttention
+from firth.layers.attention import Joined, KeysValues, Past, SelfAttention
 from firth.layers.dropout import Dropout
 from firth.packed import Rows
 
@@ -55,3 +57,27 @@ class PostNormBlock(nn.Module):
         x = self.attention_norm(x + self.dropout(context))
         inner = self.inner_dropout(self.activate(self.feed_forward(x)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward_output(inner)))
+
+
+def run_blocks(
+    blocks: Iterable[nn.Module], x: Float[Tensor, "T H"], rows: Rows, kept: Collection[int]
+) -> tuple[Float[Tensor, "T H"], dict[int, Float[Tensor, "T H"]]]:
+    """Top states, and the inputs of the blocks whose numbers are in ``kept``: 0 is the first one's."""
+    layers = {}
+    for number, block in enumerate(blocks):
+        if number in kept:
+            layers[number] = x
+        x = block(x, rows)
+    return x, layers
+
+
+def step_blocks(
+    blocks: Iterable[nn.Module], x: Float[Tensor, "T H"], joined: Joined, past: Past | None
+) -> tuple[Float[Tensor, "T H"], Past]:
+    """Top states of tokens that continue sequences, and the cache of all tokens; ``past``: None at the start."""
+    layers = []
+    for number, block in enumerate(blocks):
+        assert isinstance(block, PostNormBlock)
+        x, kept = block.step(x, joined, None if past is None else past.layers[number])
+        layers.append(kept)
+    return x, Past(joined.every, tuple(layers))

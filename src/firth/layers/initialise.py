@@ -57,8 +57,4 @@ def xavier_(module: nn.Module) -> None:
         if isinstance(part, nn.Linear):
             for matrix in part.weight.data.chunk(JOINT_PROJECTIONS.get(name.rpartition(".")[2], 1)):
                 nn.init.xavier_uniform_(matrix)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
-        if isinstance(part, nn.LayerNorm):
-            nn.init.ones_(part.weight)
-            nn.init.zeros_(part.bias)
+    _plain(module)

@@ -159,6 +159,15 @@ def pool_runs(x: Float[Tensor, "N H"], counts: Int[Tensor, " R"], how: str) -> F
     return start.scatter_reduce(0, owner[:, None].expand_as(x), x, "amax", include_self=False)
 
 
+def log_totals(
+    scores: Float[Tensor, " N"], owner: Int[Tensor, " N"], n: int
+) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """For each of ``n`` owners of scores, the logarithm of their summed exponentials, and their largest score."""
+    highest = scores.new_full((n,), -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
+    total = scores.new_zeros(n).index_add(0, owner, (scores - highest.index_select(0, owner)).exp())
+    return total.log() + highest, highest
+
+
 def attend_runs(
     x: Float[Tensor, "N H"], scores: Float[Tensor, " N"], counts: Int[Tensor, " R"]
 ) -> Float[Tensor, "R H"]:

@@ -28,6 +28,11 @@ def softmax(logits: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n K"]:
     return weights / weights.sum(-1, keepdims=True)
 
 
+def sigmoid(logits: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Probabilities of labels that do not exclude each other, in float64; safe for logits of any size."""
+    return 1 / (1 + np.exp(-np.clip(logits.astype(np.float64), -500, 500)))
+
+
 def reliability(
     probabilities: Float[np.ndarray, "n K"], gold: Int[np.ndarray, " n"], n_bins: int = 15
 ) -> list[ReliabilityBin]:

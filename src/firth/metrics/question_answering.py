@@ -21,8 +21,9 @@ def normalise_answer(text: str) -> str:
     """Lower-case text without ASCII punctuation, articles (a, an, the) and surplus white space, removed in this order.
 
     Source: normalize_answer of SQuAD's evaluate-v1.1.py and evaluate-v2.0.py. Accents and other punctuation stay.
+    Letters that macOS decomposes, of which the scripts know nothing, are composed.
     """
-    text = text.lower().translate(_NO_PUNCTUATION)
+    text = normalize("NFC", text).lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 

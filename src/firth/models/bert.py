@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.attention import Joined, Past
-from firth.layers.blocks import PostNormBlock
+from firth.layers.blocks import PostNormBlock, run_blocks, step_blocks
 from firth.layers.dropout import Dropout
 from firth.layers.initialise import truncated_normal_
 from firth.machine import compute_dtype
@@ -96,11 +96,7 @@ class Bert(Encoder):
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
         kept = kept_layers(keep, self.config.n_layers)
         check_length(tokens.rows, self.config.max_positions)
-        x, layers = self.embeddings(tokens), {}
-        for number, block in enumerate(self.blocks):
-            if number in kept:
-                layers[number] = x
-            x = block(x, tokens.rows)
+        x, layers = run_blocks(self.blocks, self.embeddings(tokens), tokens.rows, kept)
         if self.config.n_layers in kept:
             layers[self.config.n_layers] = x
         chosen = tokens.rows.last if self.config.causal else tokens.rows.first
@@ -112,18 +108,10 @@ class Bert(Encoder):
 
         ``past``: the cache from the previous call, None at the start.
         """
-        assert self.config.causal, "only a left-to-right model goes on with rows"
+        assert self.config.causal, "only a left-to-right model continues sequences"
         joined = Joined.of(None if past is None else past.rows, tokens.rows)
         check_length(joined.every, self.config.max_positions)
-        positions = tokens.rows.positions
-        if past is not None:
-            positions = positions + past.rows.lengths.index_select(0, tokens.rows.row_of_token())
-        x, layers = self.embeddings(tokens, positions), []
-        for number, block in enumerate(self.blocks):
-            assert isinstance(block, PostNormBlock)
-            x, kept = block.step(x, joined, None if past is None else past.layers[number])
-            layers.append(kept)
-        return x, Past(joined.every, tuple(layers))
+        return step_blocks(self.blocks, self.embeddings(tokens, joined.positions), joined, past)
 
     @property
     def piece_embedding(self) -> Float[Tensor, "V H"]:

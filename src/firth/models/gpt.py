@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.attention import Joined, Past
-from firth.layers.blocks import PostNormBlock
+from firth.layers.blocks import PostNormBlock, run_blocks, step_blocks
 from firth.layers.dropout import Dropout
 from firth.layers.initialise import normal_
 from firth.machine import compute_dtype
@@ -73,11 +73,7 @@ class Gpt(Encoder):
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
         kept = kept_layers(keep, self.config.n_layers)
         check_length(tokens.rows, self.config.max_positions)
-        x, layers = self.embeddings(tokens.ids, tokens.rows.positions), {}
-        for number, block in enumerate(self.blocks):
-            if number in kept:
-                layers[number] = x
-            x = block(x, tokens.rows)
+        x, layers = run_blocks(self.blocks, self.embeddings(tokens.ids, tokens.rows.positions), tokens.rows, kept)
         if self.config.n_layers in kept:
             layers[self.config.n_layers] = x
         return Hidden(layers=layers, rows=tokens.rows, summary=x.index_select(0, tokens.rows.last))
@@ -89,15 +85,7 @@ class Gpt(Encoder):
         """
         joined = Joined.of(None if past is None else past.rows, tokens.rows)
         check_length(joined.every, self.config.max_positions)
-        positions = tokens.rows.positions
-        if past is not None:
-            positions = positions + past.rows.lengths.index_select(0, tokens.rows.row_of_token())
-        x, layers = self.embeddings(tokens.ids, positions), []
-        for number, block in enumerate(self.blocks):
-            assert isinstance(block, PostNormBlock)
-            x, kept = block.step(x, joined, None if past is None else past.layers[number])
-            layers.append(kept)
-        return x, Past(joined.every, tuple(layers))
+        return step_blocks(self.blocks, self.embeddings(tokens.ids, joined.positions), joined, past)
 
     @property
     def piece_embedding(self) -> Float[Tensor, "V H"]:

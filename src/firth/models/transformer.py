@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from firth.layers.attention import SelfAttention
-from firth.layers.blocks import PostNormBlock
+from firth.layers.blocks import PostNormBlock, run_blocks
 from firth.layers.dropout import Dropout
 from firth.layers.initialise import xavier_
 from firth.layers.mixing import pool_rows
@@ -152,11 +152,8 @@ class TransformerEncoder(Encoder):
     def forward(self, tokens: Tokens, keep: Sequence[int] = (-1,)) -> Hidden:
         kept = kept_layers(keep, self.config.n_layers)
         rows = tokens.rows
-        x, layers = self.placed(self.pieces.weight, tokens.ids, rows.positions, rows.longest), {}
-        for number, block in enumerate(self.blocks):
-            if number in kept:
-                layers[number] = x
-            x = block(x, rows)
+        x = self.placed(self.pieces.weight, tokens.ids, rows.positions, rows.longest)
+        x, layers = run_blocks(self.blocks, x, rows, kept)
         x = self.end(x)
         if self.config.n_layers in kept:
             layers[self.config.n_layers] = x

@@ -67,7 +67,7 @@ class BilmLMConfig:
 
     negatives: int = option(
         8192,
-        "words that an answer is compared with in training, drawn by frequency; 0, or more than 90 % of the "
+        "words that an answer is compared with in training, sampled by frequency; 0, or more than 90 % of the "
         "vocabulary: all",
         AMOUNT,
     )

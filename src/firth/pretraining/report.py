@@ -45,14 +45,14 @@ def write_run_report(run: Path, recipe: Pretrain, corpus: Corpus | None = None) 
     if len(train) > 1:
         steps = [e["step"] for e in train]
         report.lines_plot("Speed", {"tokens/s": (steps, [e["tokens_per_s"] for e in train])}, "step", "tokens/s")
-        report.lines_plot("Learning rate", {"rate": (steps, [e["rate"] for e in train])}, "step", "rate")
+        report.lines_plot(
+            "Learning rate", {"learning rate": (steps, [e["rate"] for e in train])}, "step", "learning rate"
+        )
     if corpus is not None and (run / "model").is_dir():
         _attention(report, run, corpus)
     report.heading("Recipe")
     report.pre(to_toml(recipe))
-    path = run / "report.html"
-    report.write(path)
-    return path
+    return report.write(run / "report.html")
 
 
 def tokens_per_word(corpus: Corpus) -> float | None:

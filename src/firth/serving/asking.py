@@ -114,6 +114,11 @@ class Context:
         self.characters += sum(map(len, value))
         return list(value)
 
+    def texts_or_ids(self, hosted: Hosted, value: Any, name: str) -> list[Any]:
+        """Texts, or sequences of token ids, of the body, after the checks of either."""
+        ids = ids_of(value)
+        return self.texts(as_list(value), name) if ids is None else checked_ids(hosted, ids, self.state.limits)
+
     def check_pairs(self, hosted: Hosted, items: Sequence[Any], two: str, pair: str) -> None:
         """Raise RefusalError for a pair of texts if the model was trained on single ones, or the reverse.
 

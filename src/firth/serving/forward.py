@@ -69,12 +69,12 @@ class Forward:
 
             (top_k,) = self.options
             return list(guess_rows(model.loaded, works, top_k, model.device))
-        from firth.inference.embedding import layer_rows, pooled_layer_rows, pooled_rows, token_rows
+        from firth.inference.embedding import layer_means, layer_rows, pooled_rows, token_rows
 
         if self.what == "layers":
             return list(layer_rows(model.loaded, works, model.device))
         if self.what == "layer_means":
-            return list(pooled_layer_rows(model.loaded, works, "mean", model.device))
+            return list(layer_means(model.loaded, works, model.device))
         if self.what == "embed":
             layer, pool = self.options
             return list(pooled_rows(model.loaded, works, layer, pool, model.device))

@@ -6,6 +6,7 @@ The tokenizer threads make rows and answers; the engine thread runs forward pass
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -123,19 +124,15 @@ class Hosted:
 
         ``truncate``: the side at which a text beyond the maximum length is cut; otherwise it is read in windows.
         """
-        from firth.inference.embedding import check_embedding
+        from firth.inference.embedding import check_embedding, join_windows
 
         number, how, own_unit = check_embedding(self.model.loaded, layer, pool)
         wanted = own_unit if unit is None else unit
 
-        def prepare() -> Prepared:
-            by_text, cut = self._rows(texts, truncate)
-            unknown = self.unknown(row for windows in by_text for row in windows)
-            return Prepared(
-                _rows(by_text), lambda found: _joined(by_text, found, how, wanted), _windows(by_text), cut, unknown
-            )
+        def join(windows: list[list[int]], outputs: list[Any]) -> np.ndarray:
+            return join_windows(outputs, list(map(len, windows)), how, wanted)
 
-        return Job(Forward(self, "embed", (number, how)), prepare)
+        return self._windowed(Forward(self, "embed", (number, how)), texts, join, truncate)
 
     def embed_all(
         self, texts: Sequence[str], *, truncate: Literal["no", "left", "right"] = "no", most_numbers: int
@@ -144,11 +141,10 @@ class Hosted:
 
         Answering raises LengthError before anything is computed if the vectors have more than ``most_numbers``.
         """
-        from firth.inference.embedding import layer_number, windows_of
+        from firth.inference.embedding import layer_number
 
-        def prepare() -> Prepared:
-            by_text, cut = self._rows(texts, truncate)
-            tokens = sum(len(row) for windows in by_text for row in windows)
+        def check(rows: list[list[int]]) -> None:
+            tokens = sum(map(len, rows))
             numbers = tokens * self.model.loaded.objective.encoder.widths[-1]
             if numbers > most_numbers:
                 raise LengthError(
@@ -156,15 +152,56 @@ class Hosted:
                     f"most {most_numbers:,}: send fewer or shorter texts"
                 )
 
-            def answers(found: list[np.ndarray]) -> list[np.ndarray]:
-                joined = [np.concatenate(outputs) for outputs in windows_of(by_text, found)]
-                _check_finite(joined)
+        forward = Forward(self, "embed_all", (layer_number(self.model.loaded, -1),))
+        return self._windowed(forward, texts, lambda _, outputs: np.concatenate(outputs), truncate, check)
+
+    def hidden_states(self, texts: Sequence[str]) -> Job:
+        """For each text, the vectors (T, H) of its tokens in every layer, special tokens included."""
+
+        def join(windows: list[list[int]], outputs: list[list[np.ndarray]]) -> list[np.ndarray]:
+            return [np.concatenate(layer) for layer in zip(*outputs, strict=True)]
+
+        return self._windowed(Forward(self, "layers"), texts, join)
+
+    def layer_means(self, texts: Sequence[str]) -> Job:
+        """For each text, the mean (H) of its tokens' vectors in every layer, pooled as by ``embed``."""
+        from firth.inference.embedding import join_windows
+
+        def join(windows: list[list[int]], outputs: list[Any]) -> list[np.ndarray]:
+            lengths = list(map(len, windows))
+            return [join_windows(layer, lengths, "mean", False) for layer in zip(*outputs, strict=True)]
+
+        return self._windowed(Forward(self, "layer_means"), texts, join)
+
+    def _windowed(
+        self,
+        forward: Forward,
+        texts: Sequence[str] | Sequence[Sequence[int]],
+        join: Callable[[list[list[int]], list[Any]], Any],
+        truncate: Literal["no", "left", "right"] = "no",
+        check: Callable[[list[list[int]]], None] | None = None,
+    ) -> Job:
+        """A question to all tokens of each text: ``join`` makes an array, or several, of its windows' outputs.
+
+        ``check``: raises an error for sequences that are refused before anything is computed.
+        """
+        from firth.inference.embedding import windows_of
+
+        def prepare() -> Prepared:
+            by_text, cut = self._rows(texts, truncate)
+            rows = [row for windows in by_text for row in windows]
+            if check is not None:
+                check(rows)
+
+            def answers(found: list[Any]) -> list[Any]:
+                joined = list(map(join, by_text, windows_of(by_text, found)))
+                _check_finite([array for one in joined for array in (one if isinstance(one, list) else [one])])
                 return joined
 
-            unknown = self.unknown(row for windows in by_text for row in windows)
-            return Prepared(_rows(by_text), answers, _windows(by_text), cut, unknown)
+            longest = max(map(len, by_text), default=1)
+            return Prepared([QueuedRow(len(row), row) for row in rows], answers, longest, cut, self.unknown(rows))
 
-        return Job(Forward(self, "embed_all", (layer_number(self.model.loaded, -1),)), prepare)
+        return Job(forward, prepare)
 
     def _rows(self, texts: Sequence[Any], truncate: str) -> tuple[list[list[list[int]]], bool]:
         from firth.inference.embedding import rows_of_ids
@@ -174,7 +211,7 @@ class Hosted:
             ids: Sequence[Sequence[int]] = loaded.tokenizer.ids_many(list(texts))
         else:
             ids = texts
-        room = (loaded.max_length or 10**9) - loaded.layout.n_special
+        room = (loaded.window_length or 10**9) - loaded.layout.n_special
         cut = truncate != "no" and any(len(row) > room for row in ids)
         if cut:
             ids = [row[:room] if truncate == "right" else row[-room:] for row in ids]
@@ -227,82 +264,33 @@ class Hosted:
 
         return Job(Forward(self, "masking", (top_k,)), prepare)
 
-    def hidden_states(self, texts: Sequence[str]) -> Job:
-        """For each text, the vectors (T, H) of its tokens in every layer, special tokens included."""
-        from firth.inference.embedding import windows_of
-
-        def prepare() -> Prepared:
-            by_text, _ = self._rows(texts, "no")
-
-            def answers(found: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
-                joined = [
-                    [np.concatenate(layer) for layer in zip(*outputs, strict=True)]
-                    for outputs in windows_of(by_text, found)
-                ]
-                _check_finite([layer for layers in joined for layer in layers])
-                return joined
-
-            return Prepared(_rows(by_text), answers, _windows(by_text))
-
-        return Job(Forward(self, "layers"), prepare)
-
-    def layer_means(self, texts: Sequence[str]) -> Job:
-        """For each text, the mean (H) of its tokens' vectors in every layer, pooled as by ``embed``."""
-        from firth.inference.embedding import join_windows, windows_of
-
-        def prepare() -> Prepared:
-            by_text, _ = self._rows(texts, "no")
-
-            def answers(found: list[Any]) -> list[list[np.ndarray]]:
-                joined = list[list[np.ndarray]]()
-                for windows, outputs in zip(by_text, windows_of(by_text, found), strict=True):
-                    lengths = [len(row) for row in windows]
-                    layers = zip(*outputs, strict=True)
-                    joined.append([join_windows(layer, lengths, "mean", False) for layer in layers])
-                _check_finite([vector for layers in joined for vector in layers])
-                return joined
-
-            return Prepared(_rows(by_text), answers, _windows(by_text))
-
-        return Job(Forward(self, "layer_means"), prepare)
-
     def attention(self, text: str, second: str | None) -> Job:
         """The attention weights of a text or pair."""
-        model = self.model
-
-        def prepare() -> Prepared:
-            n_tokens = len(model.tokenize(text)) + len(model.tokenize(second or ""))
-            return Prepared(
-                [QueuedRow(max(n_tokens, 1), lambda: model.attention(text, second))], lambda found: found[0]
-            )
-
-        return Job(Forward(self, "attention"), prepare, alone=True)
+        work = partial(self.model.attention, text, second)
+        return self._called(Forward(self, "attention"), (text, second or ""), work, alone=True)
 
     def cross_attention(self, source: str, target: str) -> Job:
         """The weights of each token of a translation over the tokens of its source."""
-        model = self.model
-
-        def prepare() -> Prepared:
-            n_tokens = len(model.tokenize(source)) + len(model.tokenize(target))
-            row = QueuedRow(max(n_tokens, 1), lambda: model.cross_attention(source, target))
-            return Prepared([row], lambda found: found[0])
-
-        return Job(Forward(self, "attention"), prepare, alone=True)
+        work = partial(self.model.cross_attention, source, target)
+        return self._called(Forward(self, "attention"), (source, target), work, alone=True)
 
     def follows(self, first: str, second: str) -> Job:
         """The probability that the second text follows the first, by next-sentence prediction."""
-        model = self.model
+        return self._called(Forward(self, "follow"), (first, second), partial(self.model.follows, first, second))
+
+    def _called(self, forward: Forward, texts: Sequence[str], work: Callable[[], Any], *, alone: bool = False) -> Job:
+        """A question that ``work`` answers in one call, which reads the texts."""
+
+        def answer(found: list[Any]) -> Any:
+            if isinstance(found[0], float):
+                _check_finite([np.array(found)])
+            return found[0]
 
         def prepare() -> Prepared:
-            n_tokens = len(model.tokenize(first)) + len(model.tokenize(second))
+            n_tokens = sum(len(self.model.tokenize(text)) for text in texts)
+            return Prepared([QueuedRow(max(n_tokens, 1), work)], answer)
 
-            def answer(found: list[float]) -> float:
-                _check_finite([np.array(found)])
-                return found[0]
-
-            return Prepared([QueuedRow(max(n_tokens, 1), lambda: model.follows(first, second))], answer)
-
-        return Job(Forward(self, "follow"), prepare)
+        return Job(forward, prepare, alone=alone)
 
     @contextmanager
     def between_layers(self, do: Callable[[], None]) -> Iterator[None]:
@@ -348,25 +336,6 @@ class Hosted:
     def abstains(self, probability: float) -> bool:
         """Whether the best label's probability is below the threshold: then the label is null, with that score."""
         return probability < self.threshold
-
-
-def _rows(by_text: list[list[list[int]]]) -> list[QueuedRow]:
-    return [QueuedRow(len(row), row) for windows in by_text for row in windows]
-
-
-def _windows(by_text: list[list[list[int]]]) -> int:
-    return max(map(len, by_text), default=1)
-
-
-def _joined(by_text: list[list[list[int]]], found: list[Any], pool: "Pool", unit: bool) -> list[np.ndarray]:
-    from firth.inference.embedding import join_windows, windows_of
-
-    vectors = [
-        join_windows(outputs, [len(row) for row in windows], pool, unit)
-        for windows, outputs in zip(by_text, windows_of(by_text, found), strict=True)
-    ]
-    _check_finite(vectors)
-    return vectors
 
 
 def _check_finite(arrays: Sequence[np.ndarray]) -> None:

@@ -15,7 +15,6 @@ from firth.serving.asking import (
     Texts,
     as_base64,
     as_list,
-    checked_ids,
     ids_of,
     refuse_other,
     request_body,
@@ -61,17 +60,13 @@ class CompletionsBody:
 
 async def embeddings(context: Context, body: EmbeddingsBody) -> Any:
     hosted = context.hosted("embed", body.model)
-    ids = ids_of(body.input)
-    if ids is not None and not context.state.accept_ids:
+    if ids_of(body.input) is not None and not context.state.accept_ids:
         message = (
             "input has token ids, which are of another tokenizer than this model's: send texts (LangChain: "
             "OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with --accept-ids"
         )
         raise RefusalError(422, "ids", message, "input")
-    if ids is not None:
-        inputs: Any = checked_ids(hosted, ids, context.state.limits)
-    else:
-        inputs = context.texts(as_list(body.input), "input")  # type: ignore[arg-type]  # no ids
+    inputs = context.texts_or_ids(hosted, body.input, "input")
     vectors = await context.ask(hosted.embed(inputs, unit=True))
     refuse_other("dimensions", body.dimensions, None, len(vectors[0]))
     form = as_base64 if body.encoding_format == "base64" else lambda vector: vector

@@ -113,11 +113,7 @@ def side(truncate: bool | None, direction: Direction) -> Literal["no", "left", "
 async def embed(context: Context, body: EmbedBody) -> Any:
     hosted = context.hosted("embed")
     refuse_other("prompt_name", body.prompt_name, None)
-    ids = ids_of(body.inputs)
-    if ids is not None:
-        inputs: Any = checked_ids(hosted, ids, context.state.limits)
-    else:
-        inputs = context.texts(as_list(body.inputs))  # type: ignore[arg-type]  # no ids
+    inputs = context.texts_or_ids(hosted, body.inputs, "inputs")
     cut = side(body.truncate, body.truncation_direction)
     vectors = await context.ask(hosted.embed(inputs, unit=body.normalize, truncate=cut))
     refuse_other("dimensions", body.dimensions, None, len(vectors[0]))

@@ -28,9 +28,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     if rows := model_table(facts)[1]:
         report.heading("Pre-training")
         report.table(model_table(facts)[0], rows)
-    path = out / "report.html"
-    report.write(path)
-    return path
+    return report.write(out / "report.html")
 
 
 def ablation_table(facts: Facts, name: str) -> tuple[list[str], list[list[TableCell]]]:

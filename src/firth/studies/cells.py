@@ -7,7 +7,6 @@ stopped cell resumes when the same study is started again.
 import contextlib
 import hashlib
 import importlib
-import io
 import json
 import os
 import sys
@@ -24,7 +23,7 @@ from firth.cluster.calls import Call, Calls
 from firth.cluster.connection import connect_to
 from firth.config import read_json
 from firth.errors import ConfigError, FirthError, TrainingError
-from firth.files import append_to, lock, write_json
+from firth.files import lock, open_log, write_json
 from firth.option_names import with_old_names
 from firth.progress import Status, format_duration
 from firth.workers import cpu_count, make_pool, submit
@@ -294,7 +293,7 @@ def _killed(folder: Path, why: str = "its process was killed: was there enough m
     """Create the error for a cell whose process was killed, and write it to the cell's log."""
     problem = TrainingError(why)
     folder.mkdir(parents=True, exist_ok=True)
-    with io.TextIOWrapper(append_to(folder / LOG), "utf-8", write_through=True) as log:
+    with open_log(folder / LOG) as log:
         print(problem, file=log)
     return problem
 
@@ -317,7 +316,7 @@ def _run_cell(cell: StudyCell, stamp: str, out: Path) -> float:
     folder = out / cell.name
     folder.mkdir(parents=True, exist_ok=True)
     started_at_s = time.monotonic()
-    with io.TextIOWrapper(append_to(folder / LOG), "utf-8", write_through=True) as log, contextlib.redirect_stderr(log):
+    with open_log(folder / LOG) as log, contextlib.redirect_stderr(log):
         try:
             facts = cell.work(folder, **cell.options)
         except FirthError as error:

@@ -30,9 +30,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     report.table(*published_table())
     report.heading("Pre-training")
     report.table(*pretraining_table(facts))
-    path = out / "report.html"
-    report.write(path)
-    return path
+    return report.write(out / "report.html")
 
 
 def direction_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:

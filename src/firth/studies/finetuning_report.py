@@ -34,9 +34,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
         report.table(header, rows)
     if curves := label_curves(facts):
         report.lines_plot("Sentiment (SST-2) by training examples", curves, "training examples", "accuracy, %")
-    path = out / "report.html"
-    report.write(path)
-    return path
+    return report.write(out / "report.html")
 
 
 def task_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:

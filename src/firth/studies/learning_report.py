@@ -24,9 +24,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
         if rows:
             report.heading(f"{budget} tokens")
             report.table(header, rows)
-    path = out / "report.html"
-    report.write(path)
-    return path
+    return report.write(out / "report.html")
 
 
 def learning_table(facts: Facts, budget: str) -> tuple[list[str], list[list[TableCell]]]:

@@ -39,9 +39,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     if curves := label_curves(facts):
         report.heading("ULMFiT: numbers of labels")
         report.lines_plot("AG News by training examples", curves, "training examples", "error on the dev file, %")
-    path = out / "report.html"
-    report.write(path)
-    return path
+    return report.write(out / "report.html")
 
 
 def score_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:

@@ -33,9 +33,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     report.table(*word_table(facts))
     if done_models(facts):
         report.plot("Occurrences, two principal components of their vectors", sense_figure(facts))
-    path = out / "report.html"
-    report.write(path)
-    return path
+    return report.write(out / "report.html")
 
 
 def done_models(facts: Facts) -> dict[str, Any]:

@@ -23,9 +23,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
         report.heading("Training")
         report.text(training_text(facts[TRAINING]))
         report.lines_plot("Perplexity of held-out captions, per token", perplexity_curve(facts), "steps", "perplexity")
-    path = out / "report.html"
-    report.write(path)
-    return path
+    return report.write(out / "report.html")
 
 
 def score_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:

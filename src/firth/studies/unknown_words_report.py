@@ -22,9 +22,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     report.table(*rule_table(facts))
     report.heading("Word vectors")
     report.table(*vector_table(facts))
-    path = out / "report.html"
-    report.write(path)
-    return path
+    return report.write(out / "report.html")
 
 
 def rule_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:

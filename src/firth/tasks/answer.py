@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from firth.data.batch import Batch, Step
-from firth.errors import ConfigError
+from firth.layers.mixing import log_totals
 from firth.metrics.calibration import softmax
 from firth.packed import Carry, Encoder, Rows, Tokens
 from firth.tasks.config import AnswerConfig
@@ -64,10 +63,7 @@ def pointer_loss(
 
     ``places``: for each of ``chosen_rows`` the index of the right token in its sequence.
     """
-    owner = rows.row_of_token()
-    highest = scores.new_full((rows.n_rows,), -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
-    total = scores.new_zeros(rows.n_rows).index_add(0, owner, (scores - highest.index_select(0, owner)).exp())
-    log_total = total.log() + highest
+    log_total, highest = log_totals(scores, rows.row_of_token(), rows.n_rows)
     right = scores.index_select(0, rows.first.index_select(0, chosen_rows) + places)
     loss = (log_total.index_select(0, chosen_rows) - right).sum()
     return loss, (right >= highest.index_select(0, chosen_rows)).sum()
@@ -106,16 +102,14 @@ def _example(question: Question, asked: Encoded, context: Encoded, maker: RowMak
         first, second = marked_texts((question.question, asked), (question.context, context))
     else:
         first, second = PairText(asked.ids), PairText(context.ids)
-    cut = len(first) > config.max_question
+    room = maker.length - maker.layout.n_special_pair
+    # As in other pairs, it may take half of a sequence, or all that the context leaves.
+    most = min(config.max_question, max(room // 2, room - len(second)))
+    cut = len(first) > most
     if cut:
-        maker.noted[f"question cut to {config.max_question} tokens"] += 1
-        first = first.part(0, config.max_question)
-    room = maker.length - maker.layout.n_special_pair - len(first)
-    if room < 1:
-        raise ConfigError(
-            f"{question.where}: a question of {len(first)} tokens leaves no room for its context in sequences of "
-            f"{maker.length}: lower max_question, or use longer sequences"
-        )
+        maker.noted[f"question cut to {most} tokens"] += 1
+        first = first.part(0, most)
+    room -= len(first)
     windows = spans(len(second), room, maker.stride(room))
     if len(windows) > 1:
         maker.noted["read in windows"] += 1
@@ -229,7 +223,8 @@ def _texts(context: str, offsets: np.ndarray, found: Sequence[tuple[float, int, 
     kept: dict[str, _Text] = {}
     for score, first, last in found:
         begin, end = int(offsets[first, 0]), int(offsets[last, 1])
-        text = context[begin:end]
+        text = context[begin:end].rstrip()  # a token may be nothing but a space
+        end = begin + len(text)
         if text and text not in kept:
             kept[text] = (text, begin, end, score)
             if len(kept) == n_best:

@@ -4,6 +4,7 @@ Source: Devlin et al. 2018, §4.4 (specification of tasks §5).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, chain
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from firth.data.batch import Batch, Step
 from firth.errors import InputError
+from firth.layers.mixing import log_totals
 from firth.metrics.calibration import softmax
 from firth.packed import Carry, Encoder, Hidden
 from firth.tasks.config import ChooseConfig
@@ -69,11 +71,9 @@ def choice_loss(
 
     ``begins``: index of each question's first choice among all C; ``right``: the number of the correct one.
     """
-    owner = owners(begins, scores.shape[0])
-    highest = scores.new_full((begins.numel(),), -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
-    total = scores.new_zeros(begins.numel()).index_add(0, owner, (scores - highest.index_select(0, owner)).exp())
+    log_total, highest = log_totals(scores, owners(begins, scores.shape[0]), begins.numel())
     chosen = scores.index_select(0, begins + right)
-    return (total.log() + highest - chosen).sum(), (chosen >= highest).sum()
+    return (log_total - chosen).sum(), (chosen >= highest).sum()
 
 
 def choose_examples(records: Sequence[Choice], maker: RowMaker, config: ChooseConfig) -> list[Example]:
@@ -90,8 +90,10 @@ def _n_characters(record: Choice) -> int:
 
 
 def _examples(records: Sequence[Choice], maker: RowMaker, *, mark: bool) -> list[Example]:
+    owners_of = [record for record in records for _ in record.choices]
     pairs = [_pair(record, choice) for record in records for choice in record.choices]
-    made = (_rows(a, b, maker) for a, b in maker.pair_texts(pairs, mark=mark))
+    texts = maker.pair_texts(pairs, mark=mark)
+    made = (_rows(record, a, b, maker) for record, (a, b) in zip(owners_of, texts, strict=True))
     found = []
     for record in records:
         if len(record.choices) < 2:
@@ -111,8 +113,18 @@ def _pair(record: Choice, choice: str) -> tuple[str, str]:
     return record.text, f"{record.question} {choice}".strip()
 
 
-def _rows(a: PairText, b: PairText, maker: RowMaker) -> list[Row]:
-    return maker.pair(a, b, window_first=True) if len(a) else maker.single(b.ids)
+def _rows(record: Choice, a: PairText, b: PairText, maker: RowMaker) -> list[Row]:
+    if not len(a):
+        return maker.single(b.ids)
+    room = maker.length - maker.layout.n_special_pair
+    most = max(room // 2, room - len(a))
+    cut = bool(record.text) and len(b) > most
+    if cut:
+        # From the question's beginning: without their ends, the choices of a long question would all be equal.
+        maker.noted["one text of a pair cut"] += 1
+        b = b.part(len(b) - most, len(b))
+    rows = maker.pair(a, b, window_first=True)
+    return [replace(row, cut=True) for row in rows] if cut else rows
 
 
 def choose_scores(example: Example, outputs: Outputs, merge: str) -> Float[np.ndarray, " C"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from firth.data.batch import Batch, Step
 from firth.errors import InputError
 from firth.layers.towers import TowersNetwork
-from firth.metrics.calibration import softmax
+from firth.metrics.calibration import sigmoid, softmax
 from firth.packed import Carry, Encoder
 from firth.tasks.config import (
     BiattentiveConfig,
@@ -208,7 +208,7 @@ def multilabel_answers(
 ) -> list[MultiLabelled]:
     """Predict the labels of each text whose probability reaches the threshold."""
     found = []
-    rows = 1 / (1 + np.exp(-text_logits(outputs, config.windows.merge).astype(np.float64)))
+    rows = sigmoid(text_logits(outputs, config.windows.merge))
     for row, example in zip(rows, examples, strict=True):
         shares = dict(zip(config.labels, row.tolist(), strict=True))
         labels = tuple(k for k, v in shares.items() if v >= config.threshold)

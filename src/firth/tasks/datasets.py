@@ -281,7 +281,7 @@ DATASETS: dict[str, Dataset] = {
     "korquad1": Dataset(
         kind="answer",
         splits=_splits(_SQUAD1, ("KorQuAD_v1.0_train.json", "train.json"), ("KorQuAD_v1.0_dev.json", "dev.json")),
-        metrics=("char_f1", "exact_match"),
+        metrics=("char_f1", "char_exact_match"),
         note="character-level F1, as in the official scorer",
     ),
     "swag": Dataset(

@@ -1,6 +1,7 @@
 """Convert what users pass to ``predict`` into records of a task; no torch."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from firth.errors import InputError
@@ -26,6 +27,20 @@ def check_items(task: str, records: Iterable[Any]) -> None:
     for record in records:
         if not isinstance(record, RECORDS[task]):
             raise InputError(f"a model for {task} reads {RECORDS[task].__name__}, not {record!r}")
+
+
+def in_chunks(
+    answer: Callable[[list[Record]], tuple[list[Any], Mapping[str, int]]],
+    records: Iterable[Record],
+    at_once: int,
+    noted: Counter[str] | None,
+) -> Iterator[tuple[Record, Any]]:
+    """Yield each record with its prediction, in order; ``noted`` adds up what ``answer`` counts."""
+    for some in chunks(records, at_once):
+        answers, counts = answer(some)
+        if noted is not None:
+            noted.update(counts)
+        yield from zip(some, answers, strict=True)
 
 
 def chunks(records: Iterable[Record], at_once: int) -> Iterator[list[Record]]:
@@ -72,10 +87,12 @@ def record_of(task: str, item: Any, unit: str = "word") -> Record:
             found = item if fields is None else fields["tokens"] if "tokens" in fields else fields["text"]
             return words_of(found, unit) if isinstance(found, str) else _joined(found, unit)
         if kind is Question:
+            if isinstance(item, str):
+                raise TypeError
             question, context = (fields["question"], fields["context"]) if fields is not None else item
             return Question(_string(question), _string(context))
         assert fields is not None
-        if isinstance(fields["choices"], str):
+        if isinstance(fields["choices"], str) or {"text", "context"} <= fields.keys():
             raise TypeError
         choices = tuple(map(_string, fields["choices"]))
         text = fields["text"] if "text" in fields else fields.get("context", "")

@@ -13,11 +13,12 @@ R = TypeVar("R", bound=Record)
 PAIRS = "pairs"
 # The part that computes BERT's summary vector of a text.
 POOLER = "encoder.pooler"
+_NEXT_SENTENCE = "objective.next_sentence"
 
 
 def reads_pairs(records: Sequence[Any]) -> bool | None:
     """Whether examples are pairs of texts (True) or single texts (False); None if both, or no texts."""
-    found = {record.second is not None if isinstance(record, Text) else None for record in records}
+    found = {_texts_of(record) for record in records}
     return found.pop() if len(found) == 1 else None
 
 
@@ -45,16 +46,27 @@ def pretrained_summary(system_name: str, provenance: Mapping[str, Any]) -> bool:
     """
     if not system_name.startswith("bert"):
         return True
-    return system_name == "bert" and _pretrained_with(provenance, "objective.next_sentence") is not False
+    return system_name == "bert" and _next_sentence(provenance) is not False
 
 
-def _pretrained_with(provenance: Mapping[str, Any], key: str) -> Any:
-    """An option of a model's pre-training; None if it is not known."""
+def _next_sentence(provenance: Mapping[str, Any]) -> Any:
+    """Whether pre-training predicted the next sentence; None if it is not known."""
     while provenance:  # a fine-tuned model records its base
         recipe = provenance.get("recipe", {})
-        if key in recipe:
-            return recipe[key]
+        if _NEXT_SENTENCE in recipe:
+            return recipe[_NEXT_SENTENCE]
         provenance = provenance.get("base", {}).get("provenance", {})
+    return None
+
+
+def trained_length(provenance: Mapping[str, Any]) -> int | None:
+    """The longest sequences of a model's pre-training, in tokens; None if the folder does not record it."""
+    while provenance:  # a fine-tuned model records its base
+        recipe, base = provenance.get("recipe"), provenance.get("base")
+        said = [recipe.get(f"data.{key}") for key in ("length", "long_length")] if isinstance(recipe, Mapping) else []
+        if lengths := [n for n in said if isinstance(n, int) and n > 0]:
+            return max(lengths)
+        provenance = base.get("provenance", {}) if isinstance(base, Mapping) else {}
     return None
 
 

@@ -270,20 +270,22 @@ def make_row(
 
 
 def unknown_share(examples: Sequence[Example], tokenizer: Tokenizer) -> float:
-    """The share of unknown tokens among the tokens of some examples' texts, so without the other special ones."""
-    rows = [row.ids for example in examples for row in example.rows]
-    n_unknown = sum(int(np.count_nonzero(ids == tokenizer.unk_id)) for ids in rows)
-    n_known = sum(int(np.count_nonzero(~np.isin(ids, tokenizer.special_ids))) for ids in rows)
+    """The share of unknown tokens among the tokens of some examples' texts, so without the other special ones.
+
+    Words whose characters are read are known.
+    """
+    rows = [row for example in examples for row in example.rows]
+    n_unknown = sum(int(np.count_nonzero(row.ids == tokenizer.unk_id)) for row in rows if row.chars is None)
+    n_known = sum(int(np.count_nonzero(~np.isin(row.ids, tokenizer.special_ids))) for row in rows)
     return n_unknown / max(n_unknown + n_known, 1)
 
 
 def unreadable(examples: Sequence[Example], tokenizer: Tokenizer) -> int:
     """The number of examples without a known token: they have only unknown and other special ones."""
-    if isinstance(tokenizer, OpenWords):  # reads any word by its characters
-        return 0
     return sum(
         any((row.ids == tokenizer.unk_id).any() for row in example.rows)
-        and all(np.isin(row.ids, tokenizer.special_ids).all() for row in example.rows)
+        # With characters any word is read.
+        and all(row.chars is None and np.isin(row.ids, tokenizer.special_ids).all() for row in example.rows)
         for example in examples
     )
 

@@ -142,7 +142,10 @@ def score_answers(questions: Sequence[Question], answers: Sequence[Answered], la
         best = {name: next((s.text for s in a.n_best if s.text), "") for name, a in zip(gold, answers, strict=True)}
         found = squad_v2(gold, best, known)
         for theirs, ours in (("best_f1", "best_squad_f1"), ("best_exact", "best_exact_match")):
-            scores |= {ours: found[theirs] / 100, f"{ours}_threshold": found[f"{theirs}_thresh"]}
+            threshold = found[f"{theirs}_thresh"]
+            if threshold not in known.values():  # answering none is best, which the script knows of probabilities only
+                threshold = min(known.values()) - 1
+            scores |= {ours: found[theirs] / 100, f"{ours}_threshold": threshold}
     return scores
 
 

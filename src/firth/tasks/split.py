@@ -17,21 +17,27 @@ _MOST_HELD = 0.25
 def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]]:
     """Split records into (training, held out): hold out about ``share`` of them, with at least one on each side.
 
-    Records of one group, and records without a group whose texts are equal, stay together. Whole groups
-    are held out in the order of their hash until the share is reached, or smallest first if that would
-    be more than a quarter of all records; both sides keep the given order.
+    Records of one group, and records without a group whose texts are equal, stay together (see also
+    ``is_divided``). Whole groups are held out in the order of their hash until the share is reached, or
+    smallest first if that would be more than a quarter of all records; both sides keep the given order.
     """
     if not 0.0 < share < 1.0:
         raise ConfigError(f"share={share}: expected more than 0 and less than 1")
-    sizes = Counter(split_key(record) for record in records)
     if len(records) == 1:
         raise InputError(
             "there is 1 example: holding one out requires at least two; use more examples (of tagged text: an empty "
             "line after each sentence), or select on a dev file: --set data.choose_on=dev"
         )
-    if len(sizes) < 2:
-        in_groups = any(record.group or isinstance(record, Question) for record in records)
-        one = "of one article, dialogue or document" if in_groups else "of the same text"
+    keys = [split_key]
+    if any(isinstance(record, Question | Choice) for record in records):
+        # One article is divided by its passages, and one passage by its examples.
+        keys += [_passage_key, content_key]
+    for key_of in keys:
+        sizes = Counter(map(key_of, records))
+        if len(sizes) > 1:
+            break
+    else:
+        one = "of one dialogue or document" if any(record.group for record in records) else "of the same text"
         raise InputError(
             f"{len(records)} examples are all {one}: holding one out requires at least two; "
             "use more examples, or select on a dev file: --set data.choose_on=dev"
@@ -46,7 +52,12 @@ def hold_out(records: Sequence[R], share: float = 0.1) -> tuple[list[R], list[R]
                 break
             held.add(key)
             n_held += sizes[key]
-    return [r for r in records if split_key(r) not in held], [r for r in records if split_key(r) in held]
+    return [r for r in records if key_of(r) not in held], [r for r in records if key_of(r) in held]
+
+
+def is_divided(train: Sequence[Record], held: Sequence[Record]) -> bool:
+    """Whether ``hold_out`` had to divide a group of questions, since there was no other."""
+    return not set(map(split_key, train)).isdisjoint(map(split_key, held))
 
 
 def limit(records: Sequence[R], n: int, seed: int) -> list[R]:
@@ -70,8 +81,13 @@ def split_key(record: Record) -> str:
     """The key that is hashed to place a record: records with equal keys stay together."""
     if record.group:
         return f"group/{record.group}"
-    # All questions about a paragraph stay together.
-    return f"text/{normalize('NFC', record.context)}" if isinstance(record, Question) else content_key(record)
+    return _passage_key(record)
+
+
+def _passage_key(record: Record) -> str:
+    """The text of a record: all questions about a passage, and all choices about one, stay together."""
+    passage = record.context if isinstance(record, Question) else record.text if isinstance(record, Choice) else ""
+    return f"text/{normalize('NFC', passage)}" if passage else content_key(record)
 
 
 def content_key(record: Record) -> str:

@@ -17,13 +17,13 @@ from torch import Tensor
 from firth.data.batch import Batch, Step
 from firth.errors import InputError
 from firth.layers.crf import Crf
-from firth.metrics.tagging import entities
 from firth.packed import Carry, Encoder, Tokens
 from firth.tasks.config import TagConfig
 from firth.tasks.model import TaskModel
-from firth.tasks.predictions import Entity, TaggedText
+from firth.tasks.predictions import TaggedText
 from firth.tasks.rows import Example, Outputs, Row, RowMaker, RowWords, target
-from firth.tasks.tag_schemes import allowed, to_bio, to_bioes
+from firth.tasks.tag_schemes import allowed, continued, to_bio, to_bioes
+from firth.tasks.tag_units import entities_of
 from firth.text.open_words import in_blocks
 from firth.text.records import Tagged
 
@@ -228,12 +228,12 @@ def tag_answers(
         for word, number, shares in zip(example.about, row["tag"], row["probability"], strict=True):
             for unit in range(word.first_unit, word.first_unit + word.n_units):
                 tag = _in_bio(config.labels[int(number)], config.scheme)
-                tags[word.record][unit] = tag if unit == word.first_unit else _continued(tag)
+                tags[word.record][unit] = tag if unit == word.first_unit else continued(tag)
                 sure[word.record][unit] = float(shares[int(number)])
     found = []
     for number, record in enumerate(records):
         bio, shares = tuple(_filled(tags[number])), tuple(sure[number])
-        spans = _entities(record, bio, shares, config)
+        spans = entities_of(record, bio, shares, config.scheme)
         words, offsets = record.words, tuple(record.spans)
         found.append(TaggedText(bio, shares, spans, words, offsets, windows[number], number in cut))
     return found
@@ -244,11 +244,6 @@ def _in_bio(tag: str, scheme: str) -> str:
     return f"{'BI'[tag[0] == 'E']}{tag[1:]}" if scheme == "BIOES" and tag[:2] in ("S-", "E-") else tag
 
 
-def _continued(tag: str) -> str:
-    """The tag of the characters after a word's first."""
-    return f"I-{tag[2:]}" if tag.startswith("B-") else tag
-
-
 def _filled(tags: list[str]) -> list[str]:
     """Tag the characters that no token covers: inside if the entity continues after them, else outside."""
     after = "O"
@@ -256,15 +251,3 @@ def _filled(tags: list[str]) -> list[str]:
         tags[place] = tags[place] or (after if after.startswith("I-") else "O")
         after = tags[place]
     return tags
-
-
-def _entities(
-    record: Tagged, tags: tuple[str, ...], shares: tuple[float, ...], config: TagConfig
-) -> tuple[Entity, ...]:
-    found = []
-    if config.scheme != "plain":
-        for label, first, last in entities(tags):
-            begin, end = record.spans[first][0], record.spans[last - 1][1]
-            score = sum(shares[first:last]) / (last - first)
-            found.append(Entity(label, begin, end, record.text[begin:end], score))
-    return tuple(found)

@@ -55,6 +55,11 @@ def allowed(previous: str | None, following: str | None, scheme: Scheme) -> bool
     return bool(after) and (after in with_any or (after in with_same and label == next_label))
 
 
+def continued(tag: str) -> str:
+    """The tag, in BIO, of what follows in the same word: ``"B-PER"`` -> ``"I-PER"``, ``"O"`` -> ``"O"``."""
+    return f"I-{tag[2:]}" if tag.startswith("B-") else tag
+
+
 def find_violation(tags: Sequence[str], scheme: Scheme) -> str | None:
     """Describe the first transition of a sentence that the scheme forbids; None if there is none."""
     for number, (previous, tag) in enumerate(zip((None, *tags), (*tags, None), strict=True), 1):

@@ -6,8 +6,9 @@ from dataclasses import replace
 from unicodedata import category, is_normalized, normalize
 
 from firth.metrics.tagging import entities
+from firth.tasks.predictions import Entity
 from firth.tasks.readers.files import Problems
-from firth.tasks.tag_schemes import scheme_of
+from firth.tasks.tag_schemes import continued, scheme_of
 from firth.text.records import Tagged
 
 _LETTERS_OR_SIGN = re.compile(r"\w+|[^\w\s]")
@@ -98,10 +99,20 @@ def _by_character(record: Tagged) -> Tagged:
         spans += inside
         if record.tags is not None:
             tag = record.tags[number]
-            tags += [tag, *[f"I-{tag[2:]}" if tag.startswith("B-") else tag] * (len(inside) - 1)]
+            tags += [tag, *[continued(tag)] * (len(inside) - 1)]
     return replace(record, spans=tuple(spans), tags=None if record.tags is None else tuple(tags))
 
 
 def _is_letter(character: str) -> bool:
     """Whether the pattern above matches a character as a letter or digit."""
     return character.isalnum() or character == "_"
+
+
+def entities_of(record: Tagged, tags: Sequence[str], shares: Sequence[float], scheme: str) -> tuple[Entity, ...]:
+    """The entities of a text whose words or characters are tagged in BIO; none for the scheme "plain"."""
+    found = []
+    for label, first, last in entities(tags) if scheme != "plain" else ():
+        begin, end = record.spans[first][0], record.spans[last - 1][1]
+        score = sum(shares[first:last]) / (last - first)
+        found.append(Entity(label, begin, end, record.text[begin:end], score))
+    return tuple(found)

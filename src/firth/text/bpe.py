@@ -9,9 +9,7 @@ text.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from firth.errors import TokenizerError
-from firth.text.merging import Merger, choose_alphabet
-from firth.text.tokenizer import WORD_LIMIT
+from firth.text.merging import Merger, choose_alphabet, known_words, too_large
 from firth.text.tokenizer_kinds import BPE_SPECIALS
 
 _TELL_EVERY = 50  # tokens
@@ -31,9 +29,7 @@ def train_bpe(
     ``<unk>``. There may be more merges than merged tokens, as two pairs may give the same token. Raises TokenizerError
     as ``train_wordpiece`` does.
     """
-    words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
-    if not words:
-        raise TokenizerError(f"no words of at most {WORD_LIMIT} characters; give text with words in it")
+    words = known_words(counts)
     forms = {c: [c] for word in words for c in word}
     alphabet = choose_alphabet(words, forms, len(BPE_SPECIALS), size, alphabet_limit)
     pieces, merges = [*BPE_SPECIALS, *alphabet], list[tuple[str, str]]()
@@ -53,9 +49,7 @@ def train_bpe(
         if choose_alphabet(words, forms, len(BPE_SPECIALS), largest, alphabet_limit) != alphabet:
             # A smaller vocabulary may keep fewer characters, and therefore support even fewer tokens.
             train_bpe(words, largest, min_count=min_count, alphabet_limit=alphabet_limit)
-        raise TokenizerError(
-            f"the text supports at most {largest} tokens, not {size}; pass --size {largest} or give more text"
-        )
+        raise too_large(size, largest)
     return pieces, merges
 
 

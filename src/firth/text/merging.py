@@ -9,9 +9,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from firth.errors import TokenizerError
+from firth.text.tokenizer import WORD_LIMIT
 
 _ENOUGH = 0.999  # of all characters: rarer ones are dropped if the alphabet exceeds half of the vocabulary
 _NEEDED = 0.99  # of all characters: with fewer, too many words would be unknown
+
+
+def known_words(counts: Mapping[str, int]) -> dict[str, int]:
+    """The words that a vocabulary is trained on: those that are not too long; TokenizerError if there are none."""
+    words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
+    if not words:
+        raise TokenizerError(f"no words of at most {WORD_LIMIT} characters; give text with words in it")
+    return words
+
+
+def too_large(size: int, largest: int) -> TokenizerError:
+    """The error for a vocabulary larger than the text supports."""
+    return TokenizerError(
+        f"the text supports at most {largest} tokens, not {size}; pass --size {largest} or give more text"
+    )
 
 
 def choose_alphabet(

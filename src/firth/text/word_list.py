@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from firth.errors import TokenizerError
-from firth.text.tokenizer import WORD_LIMIT
+from firth.text.merging import known_words, too_large
 from firth.text.tokenizer_kinds import WORDS
 
 
@@ -12,13 +11,8 @@ def choose_words(counts: Mapping[str, int], size: int) -> list[str]:
 
     Ties go to the smaller string. Raises TokenizerError if the text has fewer distinct words.
     """
-    words = sorted((-n, word) for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0)
-    if not words:
-        raise TokenizerError(f"no words of at most {WORD_LIMIT} characters; give text with words in it")
+    words = sorted((-n, word) for word, n in known_words(counts).items())
     pieces = [*WORDS.specials, *(word for _, word in words)]
     if len(pieces) < size:
-        largest = len(pieces)
-        raise TokenizerError(
-            f"the text supports at most {largest} tokens, not {size}; pass --size {largest} or give more text"
-        )
+        raise too_large(size, len(pieces))
     return pieces[:size]

@@ -13,9 +13,7 @@ from typing import Literal
 
 from tokenizers import normalizers, pre_tokenizers
 
-from firth.errors import TokenizerError
-from firth.text.merging import Merger, choose_alphabet
-from firth.text.tokenizer import WORD_LIMIT
+from firth.text.merging import Merger, choose_alphabet, known_words, too_large
 from firth.text.tokenizer_kinds import PREFIX, SPECIALS
 from firth.text.words import MARK, build_marked_pre_tokenizer, build_normalizer, build_pre_tokenizer
 
@@ -119,9 +117,7 @@ def train_wordpiece(
     times are never merged. ``on_progress`` periodically receives the number of tokens.
     Raises TokenizerError if the text supports fewer tokens, or the size cannot hold the alphabet.
     """
-    words = {word: n for word, n in counts.items() if 0 < len(word) <= WORD_LIMIT and n > 0}
-    if not words:
-        raise TokenizerError(f"no words of at most {WORD_LIMIT} characters; give text with words in it")
+    words = known_words(counts)
     forms = _forms(words)
     alphabet = choose_alphabet(words, forms, len(SPECIALS), size, alphabet_limit)
     pieces = [*SPECIALS, *alphabet]
@@ -134,9 +130,7 @@ def train_wordpiece(
         if choose_alphabet(words, forms, len(SPECIALS), largest, alphabet_limit) != alphabet:
             # A smaller vocabulary may keep fewer characters, and therefore support even fewer tokens.
             train_wordpiece(words, largest, score=score, min_count=min_count, alphabet_limit=alphabet_limit)
-        raise TokenizerError(
-            f"the text supports at most {largest} tokens, not {size}; pass --size {largest} or give more text"
-        )
+        raise too_large(size, largest)
     return pieces
 
 

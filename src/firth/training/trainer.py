@@ -125,7 +125,7 @@ class Trainer:
         # Indices of carries that come from a checkpoint and have not been used yet.
         self._unproven: set[int] = set()
         self._asked: Callable[[], bool] = lambda: False
-        self._given_up = False
+        self._given_up = self.asked_to_stop = False
         # The learning rate of the last update, before each group's scale.
         self._rate = 0.0
         self.saver = Saver(
@@ -138,7 +138,11 @@ class Trainer:
         )
 
     def fit(self) -> bool:
-        """Train to the last step. Returns False if asked to stop earlier (everything is saved then)."""
+        """Train to the last step. Returns False if asked to stop earlier (everything is saved then).
+
+        ``asked_to_stop`` then says whether it was asked at all: in the last step that does not stop the training, but
+        whatever would follow it.
+        """
         if self._done():
             return True
         rank, size = self.world.rank, self.world.size
@@ -151,7 +155,9 @@ class Trainer:
             StopRequest() as stop,
             Progress("training", self.config.steps, "steps", done=self.state.step) as progress,
         ):
-            return self._loop(steps, log, stop, progress)
+            finished = self._loop(steps, log, stop, progress)
+        self.asked_to_stop = stop.asked
+        return finished
 
     def _open_log(self) -> Log:
         """Open the run's log, truncated to the checkpoint; only the leading process writes one."""

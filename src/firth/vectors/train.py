@@ -37,15 +37,15 @@ class VectorTraining:
     negative: int = option(5, "words of noise for each that is right; 0: hierarchical softmax", OPTIONAL_COUNT)
     epochs: int = option(5, "times that the text is read", COUNT)
     min_count: int = option(5, "times that a word must occur", COUNT)
-    sample: float = option(
-        0.0, "frequency above which words are left out at times; 0: 1e-3, with fastText 1e-4", AMOUNT
+    sample: float | None = option(
+        None, "frequency above which words are left out at times; 0: none are; default 1e-3, fastText 1e-4", AMOUNT
     )
     learning_rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05", SHARE)
     n_buckets: int = option(2_000_000, "vectors for n-grams, of fastText", COUNT)
     shortest_ngram: int = option(3, "characters of an n-gram, the marks of begin and end of a word included", COUNT)
     longest_ngram: int = option(6, "the same")
     lowercase: bool = option(False, "text is read in lower case")
-    seed: int = option(1, "of the first vectors and of all that is drawn", _SEED)
+    seed: int = option(1, "of the initial vectors and of all sampling", _SEED)
     workers: int = option(0, "threads; 0: all processors. Only with 1 are two runs the same", AMOUNT)
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> 
         "sg": int(training.algorithm == "skip-gram"),
         "negative": training.negative,
         "hs": int(not training.negative),
-        "sample": training.sample or (1e-4 if fast else 1e-3),
+        "sample": (1e-4 if fast else 1e-3) if training.sample is None else training.sample,
         "alpha": training.learning_rate or (0.05 if fast or training.algorithm == "cbow" else 0.025),
         "epochs": training.epochs,
         "seed": training.seed,

@@ -156,9 +156,9 @@ def _raw_lines(path: Path, longest: int) -> Iterator[bytes]:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def read_tsv(path: Path, problems: Problems, *, encoding: str = "utf-8") -> Iterator[tuple[int, list[str]]]:
+def read_tsv(path: Path, problems: Problems) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, fields) of all lines; quotation marks are plain text."""
-    for number, line in read_lines(path, problems, encoding=encoding):
+    for number, line in read_lines(path, problems):
         yield number, line.split("\t")
 
 

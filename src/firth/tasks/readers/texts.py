@@ -113,7 +113,6 @@ class TextFormat:
     kind: TextKind = "classify"
     form: Form | None = None
     header: bool | None = None
-    encoding: str = "utf-8"
     left_out: tuple[TextRule, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     only: tuple[Column, str] | None = None
@@ -261,7 +260,7 @@ def _number(value: Any, where: str) -> float:
 
 
 def _table_rows(path: Path, form: Form, problems: Problems, layout: TextFormat, labelled: bool) -> Iterator[_Row]:
-    lines = read_csv(path, problems) if form == "csv" else read_tsv(path, problems, encoding=layout.encoding)
+    lines = read_csv(path, problems) if form == "csv" else read_tsv(path, problems)
     before, first = list[tuple[int, list[str]]](), None
     for line in lines:
         if is_filled(line):
