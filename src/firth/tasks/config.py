@@ -371,7 +371,9 @@ class AnswerConfig:
     tokens apart (``windows.length=384``, ``windows.stride=128``).
     """
 
-    max_question: int = option(64, "maximum number of question tokens, at most half of a sequence; the rest is cut", COUNT)
+    max_question: int = option(
+        64, "most tokens of a question, which has half of a sequence at most; the rest is cut", COUNT
+    )
     max_answer: int = option(30, "maximum length of an answer, in tokens", COUNT)
     n_best: int = option(20, "best starts and ends considered per window, and answers kept", COUNT)
     can_refuse: bool = option(False, "True: a question may have no answer in its context (SQuAD 2.0)")
