@@ -22,6 +22,7 @@ from firth.config import from_dict, read_json, to_dict
 from firth.convert.renames import Rename, expand, to_ours, to_theirs
 from firth.data.batch import Objective
 from firth.errors import CheckpointError, ConfigError, FirthError, InputError
+from firth.files import nearest
 from firth.machine import free_memory, sizes_only, unfilled
 from firth.manifest import MANIFEST, check_folder, covered_files
 from firth.progress import say
@@ -227,7 +228,8 @@ def find_model(path: str | Path) -> Path:
         if (candidate / "firth.json").is_file() or (candidate / "config.json").is_file():
             return candidate
     if not folder.exists():
-        raise ConfigError(f"{path}: no such model folder")
+        hint = nearest(Path(path))
+        raise ConfigError(f"{path}: no such model folder{hint and ': '}{hint}")
     if (folder / "recipe.toml").is_file():
         # A fine-tuning run first writes identity.json; a pre-training run has only its recipe.
         verb = "finetune" if (folder / "identity.json").is_file() else "pretrain"

@@ -14,7 +14,7 @@ import pytest
         ("finetune --task nli --model RUN --train TEXT --out OUT", ["--task classify with two texts, --columns"]),
         ("finetune --task question_answering --model RUN --train TEXT --out OUT", ["--task answer"]),
         ("finetune --task xyzxyz --model RUN --train TEXT --out OUT", ["data sets: glue, "]),
-        ("predict RUN words", ["firth finetune --model MODEL"]),
+        ("predict RUN words", ["firth finetune --task TASK --model MODEL --train FILE --out RUN"]),
         ("embed RUN TEXT", ["is a file here: --input TEXT"]),
         ("translate RUN TEXT", ["is a file here: --input TEXT"]),
         ("next-sentence RUN words TEXT", ["is a file here: --input TEXT"]),

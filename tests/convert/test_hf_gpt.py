@@ -133,3 +133,10 @@ def test_a_classifier_of_theirs_is_not_taken_for_a_language_model() -> None:
     assert find_kind({}, published(), "x") == ("gpt", "pretraining", TiedLMConfig())
     with pytest.raises(CheckpointError, match=r"\['OpenAIGPTForSequenceClassification'\]: a classifier of theirs"):
         find_kind({"architectures": ["OpenAIGPTForSequenceClassification"]}, {"score.weight": torch.ones(2, 12)}, "x")
+
+
+def test_a_matrix_that_is_stored_once_is_the_embedding() -> None:
+    """transformers stores that of a model with two heads under the name of the output."""
+    tied = torch.randn(5, 3)
+    found, _ = todays_names({"lm_head.weight": tied, "multiple_choice_head.summary.weight": torch.ones(1, 3)}, "f")
+    assert found["transformer.tokens_embed.weight"] is tied and found["lm_head.weight"] is tied

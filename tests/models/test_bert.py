@@ -308,3 +308,11 @@ def test_a_row_does_not_see_its_company() -> None:
 def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(TINY, **changes)
+
+
+def test_with_one_segment_embedding_both_texts_of_a_pair_have_it() -> None:
+    """As users of such models read pairs."""
+    model = Bert(replace(TINY, n_segments=1)).eval()
+    rows, ids = Rows.from_lengths([4]), torch.tensor([1, 2, 3, 4])
+    pair = model(Tokens(rows, ids, torch.tensor([0, 0, 1, 1])))
+    torch.testing.assert_close(pair.top, model(Tokens(rows, ids)).top)

@@ -154,9 +154,13 @@ def test_the_command_that_runs_the_image_mounts_models_read_only_and_passes_a_ke
         assert folder and where == values_of("VOLUME")[0] and how == "ro" and "--read-only" in run
         assert run[run.index("--env") + 1] == KEY_VARIABLE
         assert run[run.index("--publish") + 1].rpartition(":")[2] == values_of("EXPOSE")[0]
-        added = run[run.index("firth-serve") + 1 :]
+        image = next(part for part in run if part.startswith("firth-serve:"))
+        added = run[run.index(image) + 1 :]
         assert all(model.partition("=")[2].startswith(f"{where}/") for model in flags_of([*entry, *added])["models"])
         (build,) = commands_of(text, "podman build")
+        # The image that the cluster's file names.
+        assert build[build.index("-t") + 1] == image
+        assert f"image: {image}\n" in (DEPLOY / "kubernetes.yaml").read_text("utf-8")
         assert (ROOT / build[build.index("-f") + 1]).exists()
     assert int(run[run.index("--stop-timeout") + 1]) > STOP_S
 

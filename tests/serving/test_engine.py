@@ -36,7 +36,7 @@ def test_a_short_question_is_answered_in_the_middle_of_a_long_one(
     """By the same model or another, in another precision; the answers are the same as without the interruption."""
     model: Model = predictors["masked"]
     last = model.loaded.objective.encoder.regions()[-1]
-    long, short = " ".join(["the old farmer"] * 12), "the river"
+    long, short = " ".join(["the old farmer"] * 10), "the river"
 
     async def work(client: Client) -> Any:
         engine, hosted = client.state.engine, client.state.models["masked"]

@@ -16,6 +16,7 @@ from firth.text.records import Question, Text
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "data"
 METRICS = {
     "accuracy",
+    "char_exact_match",
     "macro_f1",
     "f1",
     "mcc",

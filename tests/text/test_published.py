@@ -202,3 +202,20 @@ def test_googles_released_vocabularies(name: str, lowercase: bool, shared_data: 
     assert len(found.encode("x\ue000y").ids) > len(found.encode("xy").ids) or found.encode("x\ue000y").ids == [
         found.unk_id
     ]
+
+
+def test_special_tokens_of_others_such_as_markers_are_tokens_of_a_text(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers (extra: parity) is not here")
+    plain = Tokenizer.from_vocab([*SPECIALS, "the", "river", "[", "]", "e", "##1", "mask"], lowercase=True)
+    plain.save(tmp_path)
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), mask_token="[MASK]")
+    theirs.add_special_tokens({"additional_special_tokens": ["[E1]", "[/E1]"]})
+    theirs.save_pretrained(tmp_path / "marked")
+    found = load_tokenizer(tmp_path / "marked")
+    text = "the [E1] river [/E1] the"
+    assert found.pieces[-2:] == ["[E1]", "[/E1]"]
+    assert found.encode(text).ids == theirs(text, add_special_tokens=False)["input_ids"]
+    # Its own special tokens remain text.
+    assert found.mask_id not in found.encode("the [MASK]").ids
+    found.save(tmp_path / "again")
+    assert load_tokenizer(tmp_path / "again").encode(text).ids == found.encode(text).ids

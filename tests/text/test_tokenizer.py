@@ -276,6 +276,11 @@ def test_bad_vocabularies(tmp_path: Path, lines: list[str], message: str) -> Non
     assert str(file) in str(raised.value) and "\n" not in str(raised.value)
 
 
+def test_a_token_of_nothing_but_white_space_is_harmless() -> None:
+    """Published Chinese vocabularies have a line separator."""
+    assert Tokenizer.from_vocab([*SPECIALS, "\u2028", "a"], lowercase=True).size == len(SPECIALS) + 2
+
+
 def test_pieces_that_a_vocabulary_file_could_not_hold() -> None:
     for piece in (" a", "a\n", "a\nb"):
         with pytest.raises(TokenizerError, match="token 5 has white space"):

@@ -125,6 +125,8 @@ def todays_names(state: Mapping[str, Tensor], where: str) -> tuple[dict[str, Ten
             raise CheckpointError(f"{where} has {today} twice, also as {name}")
         found[today] = tensor
     tied, embedding = found.get("lm_head.weight"), found.get("transformer.tokens_embed.weight")
+    if tied is not None and embedding is None:  # stored once, under this name
+        embedding = found["transformer.tokens_embed.weight"] = tied
     if tied is not None and embedding is not None and not torch.equal(tied, embedding):
         raise CheckpointError(f"{where}: lm_head.weight is not tokens_embed.weight: no GPT has another output matrix")
     facts: Findings = []

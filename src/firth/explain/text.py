@@ -176,6 +176,8 @@ def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Par
     else:
         row = layout.single(tokenizer.encode(texts[0]).ids)[:room]
         segments = [0] * len(row)
+    if getattr(getattr(embeddings, "segments", None), "num_embeddings", 2) == 1:
+        segments = [0] * len(row)
     tables = {
         "token": (embeddings.pieces, row, [f"E({visible(tokenizer.piece(i))})" for i in row]),
         "segment": (getattr(embeddings, "segments", None), segments, [f"E({_SEGMENTS[s]})" for s in segments]),

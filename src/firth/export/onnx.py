@@ -131,7 +131,11 @@ def _export(module: nn.Module, inputs: Sequence[str], path: Path, max_length: in
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=max_length)
     second_length = torch.export.Dim("second_length", max=max_length)
     of_second = [name.startswith("second_") for name in inputs]
-    example = tuple(torch.ones(2, min(8 if second else 9, max_length), dtype=torch.int64) for second in of_second)
+    example = tuple(
+        # Segment 0, since there may be one only.
+        torch.full((2, min(8 if second else 9, max_length)), int("token_type" not in name), dtype=torch.int64)
+        for name, second in zip(inputs, of_second, strict=True)
+    )
     axes = tuple({0: batch, 1: second_length if second else length} for second in of_second)
     with torch.no_grad():
         outputs = list(module(*example))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from firth.config import to_dict
 from firth.convert import elmo, google_bert
 from firth.convert.hf_bert import OPTIONAL_PARTS
 from firth.convert.hf_mapping import Findings
@@ -20,7 +21,8 @@ from firth.errors import CheckpointError, ConfigError
 from firth.files import write_json, write_text
 from firth.folder import OWN_HEAD_OPTIONS, PRETRAINING, WEIGHTS, Loaded, read_model, tensor_names, write_model
 from firth.formats.reading import NO_OPTIONS, PARTS, read_huggingface
-from firth.tasks.config import AnswerConfig, LinearConfig, MultiLabelConfig, RegressConfig
+from firth.tasks.config import AnswerConfig, LinearConfig, MultiLabelConfig, RegressConfig, TagConfig, WindowConfig
+from firth.tasks.learnt import POOLER
 from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import save_tensors
 
@@ -66,6 +68,11 @@ def _rules_left_out(options: Any) -> Findings:
         found.append(f"head.threshold={options.threshold:g}: there a label applies from a probability of 0.5 on")
     if isinstance(options, RegressConfig) and options.lowest < options.highest:
         found.append(f"head.lowest={options.lowest:g}, highest={options.highest:g}: there values are not clipped")
+    if isinstance(options, TagConfig) and options.unit != "word":
+        found.append("head.unit=character: there words are tagged, with the particles that follow a name")
+    windows, plain = to_dict(getattr(options, "windows", WindowConfig())), to_dict(WindowConfig())
+    if set_here := [f"{name}={value}" for name, value in windows.items() if value != plain[name]]:
+        found.append(f"head.windows: {', '.join(set_here)}: there long texts are cut, or read as the caller says")
     return [("left out", what) for what in found]
 
 
@@ -101,6 +108,10 @@ def _google_facts(loaded: Loaded) -> Findings:
     google = Tokenizer.from_vocab(tokenizer.pieces, lowercase=tokenizer.lowercase, google=True)
     if google.fingerprint != tokenizer.fingerprint:
         facts.append(("note", "Google's code cuts rare characters, and lower-cased Hangul, in another way"))
+    if POOLER in loaded.never_learnt:
+        facts.append(("note", f"{PARTS[POOLER]} was never trained; it is written since the files have a place for it"))
+    if "mlm" in loaded.untrained and getattr(loaded.objective.config, "next_sentence", False):
+        facts.append(("left out", "next-sentence prediction, which these files have with masked tokens only"))
     if loaded.task == "classify":
         facts.append(("left out", "the names of the labels: these files have no place for them"))
     if loaded.objective.encoder.config.activation == "gelu_tanh":

@@ -22,7 +22,10 @@ Engine = Callable[[Sequence[Example]], list[Outputs]]
 def task_model(loaded: Loaded) -> TaskModel:
     """The task model of a folder; ConfigError if it is not fine-tuned."""
     if not isinstance(loaded.objective, TaskModel):
-        raise ConfigError("this model is not fine-tuned for a task: fine-tune it with firth finetune --model MODEL")
+        raise ConfigError(
+            "this model is not fine-tuned for a task: fine-tune it with firth finetune --task TASK --model MODEL "
+            "--train FILE --out RUN"
+        )
     return loaded.objective
 
 

@@ -34,7 +34,8 @@ class BertEmbeddings(nn.Module):
     def forward(self, tokens: Tokens, positions: Int[Tensor, " T"] | None = None) -> Float[Tensor, "T H"]:
         """``positions``: of tokens that continue sequences; None: their positions in ``tokens``."""
         x = self.pieces(tokens.ids) + self.positions(tokens.rows.positions if positions is None else positions)
-        if tokens.segments is None:
+        # With one segment embedding both texts of a pair have it.
+        if tokens.segments is None or self.segments.num_embeddings == 1:
             x = x + self.segments.weight[0]
         else:
             x = x + self.segments(tokens.segments)

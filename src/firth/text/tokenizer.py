@@ -73,6 +73,7 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str = "the vocabulary"):
         self.kind = kind_of(backend, source)
+        backend = _with_markers(backend, self.kind)
         by_piece = backend.get_vocab(with_added_tokens=True)
         self.pieces = sorted(by_piece, key=by_piece.__getitem__)
         check_pieces(self.pieces, self.kind, source)
@@ -342,6 +343,17 @@ def frame_rows(backend: tokenizers.Tokenizer, kind: TokenizerKind, ids: Mapping[
 
 def _from_state(state: str) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(state))
+
+
+def _with_markers(backend: tokenizers.Tokenizer, kind: TokenizerKind) -> tokenizers.Tokenizer:
+    """The same, where special tokens that are not of its kind, such as markers of entities, are tokens of a text."""
+    state = _state(backend)
+    markers = [token for token in state["added_tokens"] if token["special"] and token["content"] not in kind.specials]
+    if not markers:
+        return backend
+    for token in markers:
+        token["special"] = False
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
 def _state(backend: tokenizers.Tokenizer) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def check_pieces(pieces: Sequence[str], kind: TokenizerKind, source: str) -> Non
         )
     if kind is not WORDPIECE:
         return
-    # An empty token is harmless; Google's Chinese vocabulary has one, a stripped line separator.
-    broken = [i for i, piece in enumerate(pieces) if piece != piece.strip() or "\n" in piece]
+    # A token of nothing but white space is harmless: no text has it. Google's Chinese vocabulary has a line separator.
+    broken = [i for i, piece in enumerate(pieces) if (piece.strip() and piece != piece.strip()) or "\n" in piece]
     if broken:
         raise TokenizerError(f"{source}: token {broken[0]} has white space: {pieces[broken[0]]!r}; remove it")

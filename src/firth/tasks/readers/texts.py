@@ -410,7 +410,10 @@ def _place(column: Column, names: list[str], has_header: bool, where: str) -> in
         raise InputError(f"{where}: the column {column!r} is a name, but the file has no header")
     if names.count(column) != 1:
         found = f"{where}: found {names.count(column) or 'no'} column {column!r} in the header"
-        raise InputError(f"{found} ({_shortened(names)}), expected one; correct the name or the header")
+        raise InputError(
+            f"{found} ({_shortened(names)}), expected one; correct the name or the header, or, if that line is an "
+            "example, give numbers, such as text=1,label=0"
+        )
     return names.index(column)
 
 
