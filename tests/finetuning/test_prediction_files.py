@@ -52,7 +52,7 @@ def test_labels_of_json_are_read_as_those_of_the_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize("choice", ["0.7", "true"])
 def test_a_choice_is_a_whole_number(tmp_path: Path, choice: str) -> None:
     gold = write(tmp_path / "g.jsonl", '{"text": "a", "choices": ["x", "y"], "label": 0}\n')
-    with pytest.raises(InputError, match="expected choice"):
+    with pytest.raises(InputError, match="expected the number of the choice, counted from 0"):
         scored("choose", gold, write(tmp_path / "p.jsonl", f'{{"choice": {choice}}}\n'))
 
 
@@ -308,7 +308,7 @@ def test_labels_that_look_alike_are_one(tmp_path: Path) -> None:
 def test_choices(tmp_path: Path) -> None:
     gold = write(tmp_path / "g.jsonl", '{"text": "x", "choices": ["p", "q"], "label": 1}\n' * 2)
     assert scored("choose", gold, write(tmp_path / "p", '1\n{"choice": 0}\n'))["scores"] == {"accuracy": 0.5}
-    with pytest.raises(InputError, match=":2: found inf, expected choice"):
+    with pytest.raises(InputError, match=":2: found inf, expected the number of the choice"):
         scored("choose", gold, write(tmp_path / "p", '1\n{"choice": 1e999}\n'))
 
 

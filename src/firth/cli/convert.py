@@ -97,7 +97,7 @@ def convert(
     header
         Whether the first line of --data names the columns; detected automatically if not given.
     form
-        Format of --data, such as tsv, csv, jsonl, conll, conllu, klue, squad; by file name if not given.
+        Format of --data, such as tsv, csv, jsonl, conll, conllu, klue, squad, swag, dream; by file name if not given.
     as_json
         Print what was found as one JSON object.
     """

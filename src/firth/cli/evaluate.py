@@ -66,7 +66,7 @@ def evaluate(
     header
         Whether the first line names the columns; detected automatically if not given.
     form
-        File format: tsv, csv, jsonl, conll, conllu, klue, squad; by file name if not given.
+        File format: tsv, csv, jsonl, conll, conllu, klue, squad, swag, dream, arc; by file name if not given.
     skip_bad
         Skip malformed rows and list them; otherwise the first one stops the run.
     gold

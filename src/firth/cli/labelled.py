@@ -41,7 +41,7 @@ class LabelledFlags:
     header
         Whether the first line names the columns; detected automatically if not given.
     form
-        File format: tsv, csv, jsonl, conll, conllu, klue, squad; by file name if not given.
+        File format: tsv, csv, jsonl, conll, conllu, klue, squad, swag, dream, arc; by file name if not given.
     data
         Folder of the data set, if --task names one.
     limit

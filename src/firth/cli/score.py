@@ -45,7 +45,7 @@ def score(
     header
         Whether the first line of --gold names the columns; detected automatically if not given.
     form
-        Format of --gold, such as tsv, csv, jsonl, conll, conllu, klue, squad; by file name if not given.
+        Format of --gold, such as tsv, csv, jsonl, conll, conllu, klue, squad, swag, dream; by file name if not given.
     skip_bad
         Skip malformed lines of --gold and list them; otherwise the first one stops the run.
     na_prob_file

@@ -210,7 +210,7 @@ def _answer(kind: str, line: str, where: str) -> Any:
     try:
         return _MAKE[kind](value)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{where}: found {value!r}, expected {_KEYS[kind]}") from None
+        raise InputError(f"{where}: found {value!r}, expected {_EXPECTED[kind]}") from None
 
 
 _KEYS = {
@@ -221,6 +221,7 @@ _KEYS = {
     "answer": "text",
     "choose": "choice",
 }
+_EXPECTED = _KEYS | {"choose": "the number of the choice, counted from 0"}
 _MAKE: dict[str, Any] = {
     "classify": lambda v: Labelled(_label(v), 1.0, {}),
     "multilabel": lambda v: MultiLabelled(_label_set(v), {}),

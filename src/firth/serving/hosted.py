@@ -198,8 +198,8 @@ class Hosted:
                 _check_finite([array for one in joined for array in (one if isinstance(one, list) else [one])])
                 return joined
 
-            longest = max(map(len, by_text), default=1)
-            return Prepared([QueuedRow(len(row), row) for row in rows], answers, longest, cut, self.unknown(rows))
+            n_windows = max(map(len, by_text), default=1)
+            return Prepared([QueuedRow(len(row), row) for row in rows], answers, n_windows, cut, self.unknown(rows))
 
         return Job(forward, prepare)
 
