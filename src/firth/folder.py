@@ -170,8 +170,7 @@ def write_model(
         task,
         objective.config,
         {"torch": torch.__version__, **provenance},
-        untrained=list(untrained),
-        embedding=to_dict(embedding),
+        more={"untrained": list(untrained), "embedding": to_dict(embedding)},
     )
     (folder / "README.md").write_text(_card(system_name, task, objective, provenance, untrained), "utf-8")
 

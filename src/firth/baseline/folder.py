@@ -47,7 +47,13 @@ def write_baseline(folder: Path, baseline: Baseline) -> None:
 
 
 def write_about(
-    folder: Path, system: str, task: str, config: Any, provenance: Mapping[str, Any], **more: Any
+    folder: Path,
+    system: str,
+    task: str,
+    config: Any,
+    provenance: Mapping[str, Any],
+    *,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write ``firth.json``, of any model; returns the provenance with the versions of Firth and Python.
 
@@ -55,7 +61,7 @@ def write_about(
     """
     provenance = {"firth": firth_version(), "python": platform.python_version(), **provenance}
     about = {"format": FORMAT, "version": VERSION, "system": system, "task": task, "options": to_dict(config)}
-    _write(folder / ABOUT, {**about, **more, "provenance": provenance}, indent=2)
+    _write(folder / ABOUT, about | dict(more or {}) | {"provenance": provenance}, indent=2)
     return provenance
 
 
