@@ -171,6 +171,7 @@ def test_tags_as_columns_and_as_objects(tmp_path: Path) -> None:
     [
         ("p.conll", "New B-LOC\nYork I-LOC\nsang O\n\nOslo S-LOC\n"),
         ("p.jsonl", '{"tags": ["B-LOC", "E-LOC", "O"]}\n{"tags": ["S-LOC"]}\n'),
+        ("p.jsonl", '{"tags": ["LOC_B", "LOC_I", "-"]}\n{"tags": ["LOC_B"]}\n'),
     ],
 )
 def test_tags_of_another_scheme_are_those_of_the_gold_examples(tmp_path: Path, name: str, text: str) -> None:

@@ -150,6 +150,22 @@ def test_the_scheme_of_a_tagger(labels: list[str], scheme: str, tmp_path: Path) 
     assert loaded.objective.config.scheme == scheme and loaded.objective.config.labels == tuple(labels)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours", "scheme"),
+    [(["O", "PER-B", "PER-I"], ("O", "B-PER", "I-PER"), "BIO"), (["O", "U-X", "B-X", "I-X", "L-X"], None, "BIOES")],
+)
+def test_entity_labels_in_other_spellings(
+    theirs: list[str], ours: tuple[str, ...] | None, scheme: str, tmp_path: Path
+) -> None:
+    objective = fine_tuned("tag", TagConfig(labels=tuple(theirs), scheme="plain"))
+    named = {str(i): label for i, label in enumerate(theirs)}
+    folder = publish(
+        tmp_path / "m", weights(objective, "tag"), architecture="BertForTokenClassification", id2label=named
+    )
+    config = open_model(folder).objective.config
+    assert config.scheme == scheme and config.labels == (ours or ("O", "S-X", "B-X", "I-X", "E-X"))
+
+
 def test_one_output_without_a_word_about_it_is_a_regression(tmp_path: Path) -> None:
     state = weights(fine_tuned("regress", RegressConfig()), "regress")
     assert open_model(publish(tmp_path / "m", state, architecture="BertForSequenceClassification")).task == "regress"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firth.errors import InputError
-from firth.tasks.tag_schemes import allowed, find_violation, scheme_of, split_tag, to_bio, to_bioes
+from firth.tasks.tag_schemes import allowed, find_violation, respelled, scheme_of, split_tag, to_bio, to_bioes
 
 # Chunks as (label or None for words outside, length): they can represent any sentence.
 CHUNKS = st.lists(st.tuples(st.sampled_from([None, "PER", "LOC"]), st.integers(1, 4)), max_size=8)
@@ -107,3 +107,9 @@ def test_a_tag_is_split_at_its_prefix_only() -> None:
     assert split_tag("B-per-son") == ("B", "per-son")
     assert split_tag("O") == ("O", "")
     assert [split_tag(tag) for tag in ("NN", "-LRB-", "B-", "X-A")] == [("", t) for t in ("NN", "-LRB-", "B-", "X-A")]
+
+
+def test_tags_are_respelled_only_if_all_are_of_entities() -> None:
+    assert respelled(["O", "B-PER", "I-PER"]) == {"O": "O", "B-PER": "B-PER", "I-PER": "I-PER"}
+    assert respelled(["-", "PER_B", "ORG-U"]) == {"-": "O", "PER_B": "B-PER", "ORG-U": "S-ORG"}
+    assert respelled(["NN", "PER-B"]) == respelled(["-", "O"]) == respelled([]) == {}

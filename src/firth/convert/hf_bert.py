@@ -32,7 +32,7 @@ from firth.tasks.config import (
     RegressConfig,
     TagConfig,
 )
-from firth.tasks.tag_schemes import split_tag
+from firth.tasks.tag_schemes import respelled, split_tag
 from firth.text.tokenizer import Tokenizer
 
 MODEL_TYPE = "bert"
@@ -314,6 +314,8 @@ def _task_options(task: str, theirs: Mapping[str, Any], state: Mapping[str, Tens
     if task in ("classify", "multilabel", "tag"):
         options["labels"] = _labels(theirs.get("id2label"), n_outputs, where)
     if task == "tag":
+        spelled = respelled(options["labels"])
+        options["labels"] = [spelled.get(label, label) for label in options["labels"]]
         options["scheme"] = _scheme(options["labels"])
     try:
         return task, from_dict(_CONFIGS[task], options, where)

@@ -21,7 +21,7 @@ from firth.tasks.readers.files import Problems, json_object, read_json_document,
 from firth.tasks.readers.tagging import in_bio, read_conll, read_klue_ner
 from firth.tasks.readers.texts import MULTILABEL_SEPARATOR, composed
 from firth.tasks.reading import labels_of
-from firth.tasks.tag_schemes import OUTSIDE, scheme_of
+from firth.tasks.tag_schemes import OUTSIDE, respelled, scheme_of
 from firth.text.records import Choice, Question, Record, Tagged
 
 # Predictions with a no-answer score above it count as "no answer".
@@ -316,7 +316,11 @@ def _in_bio(answers: Sequence[Any], records: Sequence[Tagged], path: Path) -> li
     Systems may predict any order of tags, so each entity is converted as conlleval reads it.
     """
     gold = scheme_of(record.tags for record in records if record.tags is not None)
-    if gold == "plain" or not any(tag[:1] in ("E", "S") for answer in answers for tag in answer.tags):
+    if gold == "plain":
+        return list(answers)
+    if spelled := respelled(tag for answer in answers for tag in answer.tags):
+        answers = [dataclasses.replace(a, tags=tuple(spelled.get(tag, tag) for tag in a.tags)) for a in answers]
+    if not any(tag[:1] in ("E", "S") for answer in answers for tag in answer.tags):
         return list(answers)
     found = []
     for answer in answers:

@@ -3,9 +3,11 @@
 Schemes: IOB1 (B- where a chunk follows another of its label), BIO (every chunk starts with B-), BIOES
 (last words E-, single words S-), plain (tags without order, such as parts of speech). A B- that IOB1 does
 not need is accepted, for it means the same (the published CoNLL-2003 training file has one).
+Two more spellings are read (``respelled``): the label first, as in Naver's Korean entities, and BILOU.
 Source: Ramshaw and Marcus 1995 (IOB1); Tjong Kim Sang and Veenstra 1999 (the other schemes).
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal
@@ -30,6 +32,9 @@ _WRITTEN = {
     "BIOES": {(True, True): "S", (True, False): "B", (False, False): "I", (False, True): "E"},
 }
 _PREFIXES = frozenset("BIES")
+# Spellings of entity tags: prefix or suffix. BILOU names the last word of an entity, and the only one, L and U.
+_SPELLINGS = tuple(map(re.compile, ("(?P<place>[BIESLU])-(?P<label>.+)", "(?P<label>.+)[-_](?P<place>[BIESLU])")))
+_FROM_BILOU = {"L": "E", "U": "S"}
 # A file has millions of transitions, but only a few hundred pairs of tags.
 _remembered = lru_cache(maxsize=1 << 14)
 
@@ -53,6 +58,21 @@ def allowed(previous: str | None, following: str | None, scheme: Scheme) -> bool
     after, next_label = split_tag(following or OUTSIDE)
     with_any, with_same = _FOLLOWERS[scheme].get(before, ("", ""))
     return bool(after) and (after in with_any or (after in with_same and label == next_label))
+
+
+def respelled(tags: Iterable[str]) -> dict[str, str]:
+    """Map the tags of entities to their spelling here, such as ``PER-B`` and ``PER_B`` to B-PER, and L-PER to E-PER.
+
+    A hyphen alone becomes O. Empty if not all of ``tags`` are of entities in the same spelling.
+    """
+    names = {*tags}
+    outside = {tag: OUTSIDE for tag in ("-", OUTSIDE) if tag in names}
+    for spelling in _SPELLINGS:
+        found = {tag: match for tag in names if (match := spelling.fullmatch(tag))}
+        if found and names <= {*found, *outside}:
+            read = {tag: f"{_FROM_BILOU.get(m['place'], m['place'])}-{m['label']}" for tag, m in found.items()}
+            return outside | read
+    return {}
 
 
 def continued(tag: str) -> str:

@@ -308,13 +308,25 @@ def test_spans_are_in_order_and_hold_no_white_space_at_their_ends(read: Reader, 
         assert all(word and word == word.strip() for word in record.words)
 
 
-@pytest.mark.parametrize(
-    ("tags", "noted"), [(("O", "B", "I"), True), (("PER_B", "PER_I", "O"), True), (("NN", "VB", "O"), False)]
-)
-def test_entity_tags_in_another_spelling_are_noted(tags: tuple[str, ...], noted: bool) -> None:
+@pytest.mark.parametrize(("tags", "noted"), [(("O", "B", "I"), True), (("NN", "VB", "O"), False)])
+def test_entity_tags_without_a_label_are_noted(tags: tuple[str, ...], noted: bool) -> None:
     problems = Problems()
     in_bio([Tagged("a b c", ((0, 1), (2, 3), (4, 5)), tags)], problems)
     assert (
         any("learned as plain ones: for entities write B-NAME, I-NAME and O" in note for note in problems.report())
         == noted
     )
+
+
+@pytest.mark.parametrize(
+    ("tags", "read", "note"),
+    [
+        (("PER_B", "PER_I", "-"), ("B-PER", "I-PER", "O"), "tags such as PER_I are read as I-PER"),
+        (("PER-B", "PER-I", "O"), ("B-PER", "I-PER", "O"), "tags such as PER-I are read as I-PER"),
+        (("B-PER", "L-PER", "U-ORG"), ("B-PER", "I-PER", "B-ORG"), "tags such as U-ORG are read as S-ORG"),
+    ],
+)
+def test_entity_tags_in_other_spellings_are_entities(tags: tuple[str, ...], read: tuple[str, ...], note: str) -> None:
+    problems = Problems()
+    (found,) = in_bio([Tagged("a b c", ((0, 1), (2, 3), (4, 5)), tags)], problems)
+    assert found.tags == read and any(note in line for line in problems.report())

@@ -26,7 +26,7 @@ from firth.tasks.readers.files import (
     text_field,
 )
 from firth.tasks.readers.texts import composed
-from firth.tasks.tag_schemes import OUTSIDE, find_violation, scheme_of, split_tag, to_bio
+from firth.tasks.tag_schemes import OUTSIDE, find_violation, respelled, scheme_of, split_tag, to_bio
 from firth.tasks.tag_units import word_spans
 from firth.text.records import Tagged
 
@@ -38,22 +38,23 @@ _COMMENTS = ("# id ", "# sent_id", "# text", "# newdoc")
 _KLUE_HEADER = "##"
 
 
-# Entity tags without a name, or with the name first.
-_OTHER_SPELLING = re.compile("[BIES]|.+[-_][BIES]")
-
-
 def in_bio(records: Iterable[Tagged], problems: Problems) -> list[Tagged]:
     """Convert entity tags to BIO (plain tags stay) and note the scheme detected.
 
     The scheme is detected over all sentences together. A sentence that breaks it goes to ``problems``.
     """
     kept = list(records)
+    spelled = respelled(tag for record in kept for tag in record.tags or ())
+    if example := max((tag for tag in spelled if tag != spelled[tag]), default=None):
+        problems.note(f"tags such as {example} are read as {spelled[example]}")
+        kept = [
+            replace(record, tags=None if record.tags is None else tuple(spelled.get(tag, tag) for tag in record.tags))
+            for record in kept
+        ]
     scheme = scheme_of(record.tags for record in kept if record.tags is not None)
     problems.note(f"tags are {scheme}" + (", converted to BIO" if scheme in ("IOB1", "BIOES") else ""))
-    tags = {tag for record in kept for tag in record.tags or ()} - {OUTSIDE}
-    if scheme == "plain" and tags and all(map(_OTHER_SPELLING.fullmatch, tags)):
-        shown = ", ".join(sorted(tags)[:3])
-        problems.note(f"tags such as {shown} are learned as plain ones: for entities write B-NAME, I-NAME and O")
+    if scheme == "plain" and {tag for record in kept for tag in record.tags or ()} <= {*"BIESO"}:
+        problems.note("tags such as B and I are learned as plain ones: for entities write B-NAME, I-NAME and O")
 
     def make(record: Tagged) -> Tagged:
         if record.tags is None or scheme == "plain":
