@@ -174,11 +174,18 @@ def test_headers_that_lie(table: Any, n_bytes: int, n: int | None, tmp_path: Pat
 
 @every_form
 @pytest.mark.parametrize(
-    "text", [b"", b"PK\x03\x04", b"\x00" * 64, b"<html>not found</html>", b"version https://git-lfs"]
+    ("text", "message"),
+    [
+        (b"", "cannot be read|holds"),
+        (b"PK\x03\x04", "cannot be read"),
+        (b"\x00" * 64, "cannot be read|holds"),
+        (b"<html>not found</html>", "cannot be read"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "a pointer of Git LFS"),
+    ],
 )
-def test_what_is_not_a_tensor_file(name: str, text: bytes, tmp_path: Path) -> None:
+def test_what_is_not_a_tensor_file(name: str, text: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(text)
-    refused(tmp_path / name, "cannot be read|holds")
+    refused(tmp_path / name, message)
 
 
 @pytest.mark.parametrize("text", [b"epoch,loss\n1,2\n", b"not a model\n", b"hello\n"])

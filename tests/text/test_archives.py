@@ -84,3 +84,12 @@ def test_a_damaged_archive_is_not_an_empty_one(
     vectors = path.rename(tmp_path / f"a.vec{suffix}")
     with pytest.raises(InputError, match="broken or truncated"):
         open_vectors(vectors)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv.xz", "a.jsonl.gz"])
+def test_a_pointer_of_git_lfs_is_not_text(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1000\n")
+    for read in (lambda: CorpusReader([path]), lambda: read_lines(path)):
+        with pytest.raises(InputError, match="a pointer of Git LFS, not the file itself: fetch it with git lfs pull"):
+            list(read())

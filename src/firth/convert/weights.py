@@ -21,6 +21,7 @@ from torch import Tensor
 
 from firth.config import read_json
 from firth.errors import CheckpointError, InputError
+from firth.text.archives import POINTER_ADVICE, is_pointer
 
 INDEX = ".index.json"
 # In order of preference: a folder may hold the same weights several times.
@@ -51,6 +52,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return _read_index(path)
     if path.suffix not in _READERS:
         raise CheckpointError(f"{path}: expected a name that ends in {' or '.join(_READERS)}")
+    if is_pointer(_first_bytes(path)):
+        raise CheckpointError(f"{path}: {POINTER_ADVICE}")
     tensors = _READERS[path.suffix](path)
     for name, tensor in tensors.items():
         _check(path, name, tensor)
@@ -72,7 +75,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def read_pickle(path: Path) -> dict[str, Any]:
     """Read a file written by torch: a table of tensors and plain values by name; CheckpointError for anything else."""
-    zipped = _is_zip(path)
+    zipped = _first_bytes(path).startswith(_ZIP)
     if zipped:
         _check_zip(path)
     try:
@@ -88,10 +91,10 @@ def read_pickle(path: Path) -> dict[str, Any]:
 _READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {".safetensors": _read_safetensors, ".bin": read_pickle}
 
 
-def _is_zip(path: Path) -> bool:
+def _first_bytes(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(len(_ZIP)) == _ZIP
+            return file.read(64)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 

@@ -16,6 +16,7 @@ from firth.config import to_dict
 from firth.errors import CheckpointError, ConfigError
 from firth.files import check_new, make_folder
 from firth.folder import Loaded, find_model, read_model, write_model
+from firth.names import locate
 from firth.training.checkpoint import list_checkpoints
 
 # Options that are fitted to held-out examples after training: they are averaged along with the weights.
@@ -32,7 +33,7 @@ def average(models: Sequence[str | Path], out: str | Path, *, last: int = 5) -> 
     """
     out = Path(out)
     check_new(out)
-    folders = [Path(model) for model in models]
+    folders = [locate(model) for model in models]
     if len(folders) == 1:
         folders = _last_checkpoints(folders[0], last)
     first, steps = mean_of(folders)
