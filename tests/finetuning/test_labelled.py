@@ -413,3 +413,18 @@ def test_sentences_without_blank_lines_between_them_are_said(tmp_path: Path) -> 
     train = write(tmp_path / "t.conll", "Ann B-PER\nwalked O\n" * 600)
     with pytest.raises(InputError, match="one sentence of 1,200 words; expected a blank line after each sentence"):
         read("tag", train=train)
+
+
+def test_a_dev_file_may_have_questions_that_the_model_never_refuses(tmp_path: Path) -> None:
+    def squad(name: str, found: list[list[dict[str, Any]]]) -> str:
+        asked = [{"id": f"{name}{n}", "question": f"{name} {n}?", "answers": each} for n, each in enumerate(found)]
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "Ann sang.", "qas": asked}]}]}))
+        return str(path)
+
+    answer = [{"text": "Ann", "answer_start": 0}]
+    train, dev = squad("train", [answer] * 4), squad("dev", [answer, [], []])
+    assert "dev: 2 of 3 questions have no answer, but all training questions have one: the model always answers" in (
+        read("answer", train=train, dev=dev).notes
+    )
+    assert not any("always answers" in note for note in read("answer", train=dev, dev=dev).notes)
