@@ -11,7 +11,6 @@ from typing import Any
 from ship import renewed
 
 from firth.names import SHIPPED, WEIGHTS
-from firth.option_names import with_new_names
 from firth.studies import directionality, representations, unknown_words
 from firth.studies.ablation_tables import ABLATIONS
 from firth.studies.ablations_report import ablation_table, model_table
@@ -70,8 +69,7 @@ TERMS = {
 def run_section(title: str, name: str) -> str:
     facts: dict[str, Any] = json.loads((OUT / f"{name}.json").read_text("utf-8"))
     corpus, encoder = facts["corpus"], facts["recipe"]["encoder"]
-    recipe = with_new_names(facts["recipe"])
-    train, optim = recipe["train"], recipe["optim"]
+    train, optim = facts["recipe"]["train"], facts["recipe"]["optim"]
     terms = {key: title for key, title in TERMS.items() if key in next(iter(facts["held_out"].values()))}
     scores = [
         [
@@ -83,7 +81,7 @@ def run_section(title: str, name: str) -> str:
     lines = [
         f"## {title}\n",
         f"```\n{facts['command']}\n```\n",
-        *([] if "init" in recipe else [EARLIER]),
+        *([] if "init" in facts["recipe"] else [EARLIER]),
         f"{encoder['n_layers']} layers, hidden size {encoder['width']}, a cased vocabulary of "
         f"{encoder['vocab_size']:,} tokens; {facts['steps']:,} steps of at most "
         f"{train['batch_tokens'] * train['micro_batches']:,} tokens "

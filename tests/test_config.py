@@ -39,7 +39,7 @@ from firth.files import write_json, write_text
 from firth.finetuning.recipe import Finetune
 from firth.models.config import BertConfig, GptConfig, LstmConfig
 from firth.objectives.config import CausalLMConfig, MaskedLMConfig, StreamingLMConfig
-from firth.option_names import FOREIGN_FINETUNING_KEYS, FOREIGN_KEYS, RENAMED_KEYS, with_new_names
+from firth.option_names import FOREIGN_FINETUNING_KEYS, FOREIGN_KEYS, RENAMED_KEYS
 from firth.pretraining.recipe import Pretrain, read_recipe
 from firth.systems import SYSTEMS
 from firth.tasks.config import NETWORKS, ClassifyConfig
@@ -107,21 +107,9 @@ def test_ill_typed_values_are_named(data: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(RENAMED_KEYS))
-def test_a_key_of_an_earlier_version_is_an_error_that_says_its_name_now(key: str) -> None:
+def test_a_former_key_is_an_error_that_says_its_name_now(key: str) -> None:
     error = str(unknown_key(key, ["optim.kind"], "x.toml"))
     assert error == f"x.toml: unknown key {key!r}: it is now called {RENAMED_KEYS[key]!r}"
-
-
-def test_stored_options_of_an_earlier_version_are_read_under_their_names_now() -> None:
-    tables = {"fresh": True, "optim": {"peak_rate": 1.0, "decay": 0.1}, "train": {"rate_decay": 0.5}, "model": "m"}
-    assert with_new_names(tables) == {
-        "from_scratch": True,
-        "optim": {"learning_rate": 1.0, "decay": 0.1},
-        "train": {"layer_decay": 0.5},
-        "model": "m",
-    }
-    assert with_new_names({"optim.peak_rate": 1.0, "corpus": "abc"}) == {"optim.learning_rate": 1.0, "corpus": "abc"}
-    assert with_new_names({"head": {"peak_rate": 1}}) == {"head": {"peak_rate": 1}}, "another table's key"
 
 
 @pytest.mark.parametrize(

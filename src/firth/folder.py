@@ -29,7 +29,6 @@ from firth.progress import say
 from firth.systems import SYSTEMS, System
 from firth.tasks.config import EmbeddingConfig, LinearConfig
 from firth.tasks.learnt import POOLER, pretrained_summary, trained_length
-from firth.tasks.old_options import with_network
 from firth.tasks.table import TASKS
 from firth.text.layouts import Layout
 from firth.text.tokenizer import Tokenizer
@@ -290,7 +289,7 @@ def _read_model(folder: Path, unfinished: bool) -> Loaded:
         sizes = read_json(folder / "config.json")
         where = str(folder / "config.json")
         make_config = system.objective_config if task == PRETRAINING else TASKS[task].config
-        options = from_dict(make_config, with_network(about.get("options", {})), str(folder / "firth.json"))
+        options = from_dict(make_config, about.get("options", {}), str(folder / "firth.json"))
         embedding = from_dict(EmbeddingConfig, about.get("embedding", {}), str(folder / "firth.json"))
         untrained = tuple(map(str, about.get("untrained", ())))
         names = tensor_names(system_name, task, options)

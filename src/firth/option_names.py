@@ -1,12 +1,6 @@
-"""Names of options in other tools and in earlier versions of this one.
+"""Names of options in other tools, and earlier names of options here: both for error messages."""
 
-Other tools' names are for error messages; those of earlier versions also for files that they wrote.
-"""
-
-from collections.abc import Mapping
-from typing import Any
-
-# Another tool's name -> the name here. Used only in error messages.
+# Another tool's name -> the name here.
 _FOREIGN = {
     "adam_beta1": "optim.beta1",
     "adam_beta2": "optim.beta2",
@@ -81,7 +75,7 @@ FOREIGN_FINETUNING_KEYS = {
     "train_batch_size": "train.batch_examples",
 }
 
-# Keys and flags of earlier versions -> their names now: for error messages, and for files that earlier versions wrote.
+# Earlier names of keys and flags -> their names now.
 RENAMED_KEYS = {
     "design": "head_preset",
     "adapt.rate_decay": "adapt.layer_decay",
@@ -103,46 +97,3 @@ RENAMED_FLAGS = {
     "--pieces": "--tokens",
     "--text": "--input",
 }
-
-
-def with_new_names(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Rename the keys that earlier versions stored (``RENAMED_KEYS``) to today's.
-
-    Accepts both tables (``{"optim": {"peak_rate": …}}``) and dotted keys (``{"optim.peak_rate": …}``). Only for files
-    that an earlier version wrote: in what a user types, an old name is an error.
-    """
-    found = {}
-    for key, value in stored.items():
-        name = RENAMED_KEYS.get(prefix + key, prefix + key)
-        inner = with_new_names(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
-        found[name.removeprefix(prefix)] = inner
-    return found
-
-
-def with_old_names(options: Any) -> Any:
-    """Rename options to what earlier versions called them, also in ``"key=value"`` strings: see ``stamps_of``.
-
-    Recorded studies are identified by a hash of their options, which were hashed under the old names.
-    """
-    names = {new.rpartition(".")[2]: old.rpartition(".")[2] for old, new in RENAMED_KEYS.items()}
-    names |= {"length_penalty": "alpha", "min_count": "least"}
-    if isinstance(options, Mapping):
-        if isinstance(options.get("network"), Mapping):
-            options = _with_features(options)
-        return {names.get(key, key): with_old_names(value) for key, value in options.items()}
-    if isinstance(options, (list, tuple)):
-        return [with_old_names(value) for value in options]
-    if isinstance(options, str):
-        key, equals, value = options.partition("=")
-        table, dot, last = key.rpartition(".")
-        return f"{table}{dot}{names[last]}={value}" if equals and last in names else options
-    return options
-
-
-def _with_features(head: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a head in the form of earlier versions: a table ``features``, and the network by its name."""
-    features = dict(head["network"])
-    found = {key: value for key, value in head.items() if key != "network"}
-    if features.pop("kind", "") == "biattentive":
-        found |= {"network": "biattentive", "attention_width": features.pop("width", 300)}
-    return {**found, "features": features}

@@ -537,15 +537,13 @@ def test_a_start_that_was_killed_is_nothing_in_the_way(plain: dict[str, Any], tm
     assert resume(tmp_path / "out", tell=QUIET).results["runs"]
 
 
-def test_options_that_came_later_or_were_renamed_do_not_stop_an_old_run(plain: dict[str, Any], tmp_path: Path) -> None:
+def test_options_that_came_later_do_not_stop_an_old_run(plain: dict[str, Any], tmp_path: Path) -> None:
     """They had no effect: what the recipe does not set behaves as before."""
     run(plain, tmp_path / "out")
     recipe, identity = tmp_path / "out" / "recipe.toml", tmp_path / "out" / "identity.json"
     lines = recipe.read_text("utf-8").splitlines(keepends=True)
     older = "".join(line for line in lines if not line.startswith("averaged_after"))
     assert older != "".join(lines)
-    older = older.replace("\nlearning_rate =", "\npeak_rate =").replace("\nfrom_scratch =", "\nfresh =")
-    assert "peak_rate" in older and "fresh" in older
     recipe.write_text(older, "utf-8")
     found = read_json(identity)
     found["the recipe"] = hashlib.sha256(json.dumps(read_toml(recipe), sort_keys=True).encode()).hexdigest()

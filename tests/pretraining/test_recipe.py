@@ -10,7 +10,7 @@ from firth.errors import ConfigError
 from firth.folder import PRETRAINING
 from firth.names import locate
 from firth.pretraining.recipe import Pretrain, read_recipe
-from firth.pretraining.run import recipe_at, recipe_of
+from firth.pretraining.run import recipe_at
 from firth.recipes import NAMED, read_recipe_file
 from firth.text.tokenizer_kinds import WORDPIECE
 
@@ -25,14 +25,6 @@ def recipe(model: str = "bert-mini", *settings: str) -> Pretrain:
 def test_every_recipe_file_is_valid_and_says_what_it_is(path: Path) -> None:
     read_recipe(read_toml(path), [], str(path), vocab_size=16000)
     assert path.read_text().startswith("# ")
-
-
-def test_a_run_of_an_earlier_version_is_read_under_the_names_of_now(tmp_path: Path) -> None:
-    found = recipe("bert-mini", "optim.learning_rate=0.5", "train.layer_decay=0.25", "data.corpus=c")
-    text = to_toml(found).replace("\nlearning_rate =", "\npeak_rate =").replace("\nlayer_decay =", "\nrate_decay =")
-    assert "peak_rate" in text and "rate_decay" in text
-    (tmp_path / "recipe.toml").write_text(text, "utf-8")
-    assert recipe_of(tmp_path) == found
 
 
 def test_what_is_not_said_follows_from_the_model() -> None:

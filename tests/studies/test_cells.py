@@ -167,23 +167,6 @@ def test_no_cell_of_that_name(tmp_path: Path) -> None:
         run_study([StudyCell("a", work, {})], tmp_path, only=["b"], workers=1, tell=print)
 
 
-def test_what_was_done_under_the_options_names_of_then_is_done(tmp_path: Path) -> None:
-    def cells(rate: str, vectors: str, settings: str) -> list[StudyCell]:
-        first = StudyCell("first", work, {"recipe": {"optim": {rate: 1.0}}, "settings": [settings]})
-        return [first, StudyCell("second", work, {"training": {vectors: 2}}, ("first",))]
-
-    before = cells("peak_rate", "least", "train.rate_decay=0.5")
-    for name, stamp in stamps_of(before).items():
-        (tmp_path / name).mkdir()
-        write_json(tmp_path / name / DONE, {"facts": {"square": 1}, "stamp": stamp})
-    now = cells("learning_rate", "min_count", "train.layer_decay=0.5")
-    assert set(collect_facts(now, tmp_path)) == {"first", "second"}
-    assert stamps_of(now) != stamps_of(before)
-    now[0].options["recipe"]["optim"]["learning_rate"] = 2.0
-    with pytest.raises(ConfigError, match="first/cell.json was made with other options"):
-        collect_facts(now, tmp_path)
-
-
 def test_what_was_made_otherwise_is_not_taken_for_done(tmp_path: Path) -> None:
     def cells(first: int) -> list[StudyCell]:
         return [

@@ -7,16 +7,11 @@ from firth.tasks.learnt import check_each, check_pair, check_pairs, learnt_colum
 from firth.text.records import Tagged, Text
 
 
-def test_pairs_are_known_from_the_folder_or_from_the_columns_of_earlier_ones() -> None:
-    def of_columns(columns: str) -> dict[str, object]:
-        return {"recipe": {"data": {"columns": columns}}}
-
-    assert learnt_columns(of_columns("text=1,label=0")) == "text=1,label=0"
-    assert learnt_columns({"recipe": "an old one"}) == ""
+def test_columns_and_pairs_are_known_from_the_folder() -> None:
+    assert learnt_columns({"recipe": {"data": {"columns": "text=1,label=0"}}}) == "text=1,label=0"
+    assert learnt_columns({"recipe": "another tool's"}) == ""
     assert learnt_pairs({"pairs": True}) is True and learnt_pairs({"pairs": False}) is False
-    assert learnt_pairs(of_columns("text=1,label=0")) is False
-    assert learnt_pairs(of_columns("text=1,second=2,label=0")) is True
-    assert learnt_pairs(of_columns("")) is None and learnt_pairs({}) is None
+    assert learnt_pairs({}) is None
 
 
 def test_one_text_is_no_pair_and_a_pair_is_not_one_text() -> None:

@@ -183,18 +183,6 @@ def test_patience_is_remembered_over_a_stop(tmp_path: Path) -> None:
     assert again.fit() and again.state.step == 3
 
 
-def test_a_checkpoint_of_an_earlier_version_names_options_as_then(tmp_path: Path) -> None:
-    first = trainer_of(tmp_path / "run", [batch_of([0], 1)])
-    first.state.identity = {"optim.peak_rate": 0.5, "corpus": "abc"}
-    assert first.fit()
-    again = trainer_of(tmp_path / "run", [batch_of([0], 1)])
-    again.identity = {"optim.learning_rate": 0.5, "corpus": "abc"}
-    again.resume(lambda folder: again.objective.state_dict())
-    again.identity = {"optim.learning_rate": 0.4, "corpus": "abc"}
-    with pytest.raises(CheckpointError, match="was made with another optim.learning_rate"):
-        again.resume(lambda folder: again.objective.state_dict())
-
-
 def test_without_held_out_text_the_last_model_is_kept(tmp_path: Path) -> None:
     assert trainer_of(tmp_path / "run", [batch_of([0], 1)]).fit()
     assert (tmp_path / "run" / "model" / "step").read_text() == "4"

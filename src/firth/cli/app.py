@@ -154,7 +154,7 @@ def _refuse_none(tokens: Sequence[str]) -> None:
             raise UsageError(f"{flag} none: expected a value; leave {flag} out for its default. See: --help")
 
 
-# Flags of earlier versions that became another command or several flags: by command and flag, what replaces it.
+# Earlier flags that became another command or several flags: by command and flag, what replaces it.
 _MOVED = {
     "firth evaluate": dict.fromkeys(
         ("--predictions", "--odds", "--na-prob-file"),
@@ -205,7 +205,7 @@ _ELSEWHERE = {
 
 def _explained(error: CycloptsError, tokens: Sequence[str]) -> str:
     verb = " ".join(("firth", *(error.command_chain or ())))
-    # Checked first: a command line for an earlier version may also lack a flag that is new.
+    # Checked first: such a command line may also lack a flag that is new.
     moved = _MOVED.get(verb, {})
     for flag in (token.partition("=")[0] for token in tokens):
         if flag in moved:
@@ -239,6 +239,6 @@ def _flag(error: UnknownOptionError) -> str:
 
 
 def _new_name(error: UnknownOptionError) -> str | None:
-    """The command's current name for a flag of an earlier version."""
+    """The command's current name for a flag that was renamed."""
     new = RENAMED_FLAGS.get(_flag(error))
     return new if any(new in argument.names for argument in error.argument_collection) else None

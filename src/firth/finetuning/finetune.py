@@ -152,8 +152,7 @@ def resume(
         work = Runs(resolved, out, tell, cluster)
         now = work.identity(plain)
         found = read_json(out / IDENTITY)
-        # Folders of earlier versions may lack some hashes, and their recipes some options.
-        changed = [key for key in now if found.get(key, now[key]) != now[key]]
+        changed = [key for key in now if found.get(key) != now[key]]
         if changed:
             raise CheckpointError(f"{out}: {' and '.join(changed)} changed since the run began: start a new one")
         work.check(processes)

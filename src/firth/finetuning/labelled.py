@@ -94,8 +94,8 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     for name, records in dev.items() if kind == "answer" and not options["can_refuse"] else ():
         if n_open := sum(not question.answers for question in records):
             problems.note(
-                f"{name}: {n_open:,} of {len(records):,} questions have no answer, but all training questions have one: "
-                "the model always answers"
+                f"{name}: {n_open:,} of {len(records):,} questions have no answer, but all training questions have "
+                "one: the model always answers"
             )
     if config.limit:
         train = limit(train, config.limit, config.limit_seed)

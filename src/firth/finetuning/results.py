@@ -62,9 +62,8 @@ def results_of(
         "dev": dev,
         "best_seed": best["seed"],
         "calibration": best["calibration"],
-        # Runs scored by an earlier version have none.
-        "breakdown": best.get("breakdown", {}),
-        "mistakes": best.get("mistakes", {}),
+        "breakdown": best["breakdown"],
+        "mistakes": best.get("mistakes", {}),  # of classifiers
         "runs": [run | {"collapsed": collapsed(run, runs)} for runs in by_setting for run in runs],
         "scored": [
             {key: value for key, value in run.items() if key not in ("breakdown", "mistakes")} for run in scored

@@ -37,14 +37,12 @@ from firth.inference.score import EncodedSplit, score_split
 from firth.machine import deterministic, find_machine, reuse_memory, sizes_only
 from firth.manifest import file_sha256
 from firth.memory import Memory, check_memory, estimate_memory
-from firth.option_names import with_new_names
 from firth.pretraining.average import mean_of
 from firth.pretraining.run import RECIPE
 from firth.pretraining.several import Processes
 from firth.progress import format_duration, named_part, say, silent
 from firth.systems import SYSTEMS
 from firth.tasks.model import TaskModel
-from firth.tasks.old_options import with_network
 from firth.tasks.rows import unknown_share
 from firth.text.tokenizer import MUCH_UNKNOWN
 from firth.text.tokenizer_kinds import WORDPIECE
@@ -378,15 +376,8 @@ class Runs:
 
 
 def resolve_stored(out: Path) -> Resolved:
-    """Resolve the recipe stored in a fine-tuning's folder, with its keys translated to today's.
-
-    Folders of earlier versions leave the number of micro-batches open if the run began with one process: it is 1.
-    """
-    today = with_new_names(read_toml(out / RECIPE))
-    found = resolve(today | {"head": with_network(today.get("head", {}))}, {}, str(out / RECIPE))
-    train = found.recipe.train
-    fixed = dataclasses.replace(train, micro_batches=train.micro_batches or 1)
-    return found._replace(recipe=dataclasses.replace(found.recipe, train=fixed))
+    """Resolve the recipe stored in a fine-tuning's folder."""
+    return resolve(read_toml(out / RECIPE), {}, str(out / RECIPE))
 
 
 def train_beside(out: Path, number: int, seed: int, world: World) -> None:

@@ -19,7 +19,6 @@ from firth.errors import ConfigError, FirthError, InputError
 from firth.files import check_new, lock, nearest, remove_folder, write_text
 from firth.folder import Loaded, read_model
 from firth.machine import Machine, deterministic, find_machine, reuse_memory
-from firth.option_names import with_new_names
 from firth.pretraining.assembly import LONG_RUN_STEPS, assemble, make_dev_loader, weights_of
 from firth.pretraining.length import Pace, describe_length, is_sized, length_settings, with_steps
 from firth.pretraining.recipe import (
@@ -179,7 +178,7 @@ def recipe_of(run: Path) -> Pretrain:
     plain = read_toml(run / RECIPE)
     if "task" in plain:
         raise ConfigError(f"{run} is a fine-tuning: resume it with firth finetune --resume {run}")
-    return read_resolved_recipe(with_new_names(plain), str(run / RECIPE))
+    return read_resolved_recipe(plain, str(run / RECIPE))
 
 
 def _run(

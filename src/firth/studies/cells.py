@@ -24,7 +24,6 @@ from firth.cluster.connection import connect_to
 from firth.config import read_json
 from firth.errors import ConfigError, FirthError, TrainingError
 from firth.files import lock, open_log, write_json
-from firth.option_names import with_old_names
 from firth.progress import Status, format_duration
 from firth.workers import cpu_count, make_pool, submit
 
@@ -134,17 +133,13 @@ def collect_facts(cells: Sequence[StudyCell], out: Path) -> dict[str, dict[str, 
     return {cell.name: read_json(out / cell.name / DONE)["facts"] for cell in cells if cell.name in ready}
 
 
-def stamps_of(cells: Sequence[StudyCell], *, old_names: bool = False) -> dict[str, str]:
-    """A hash for each cell, by name: of its options and of the hashes of the cells that it needs.
-
-    ``old_names``: as an earlier version computed them, with its names for the options.
-    """
+def stamps_of(cells: Sequence[StudyCell]) -> dict[str, str]:
+    """A hash for each cell, by name: of its options and of the hashes of the cells that it needs."""
     by_name, stamps = {cell.name: cell for cell in cells}, dict[str, str]()
 
     def stamp(name: str) -> str:
         if name not in stamps:
-            options = by_name[name].options
-            made_of = [with_old_names(options) if old_names else options, [stamp(need) for need in by_name[name].needs]]
+            made_of = [by_name[name].options, [stamp(need) for need in by_name[name].needs]]
             stamps[name] = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
         return stamps[name]
 
@@ -155,13 +150,13 @@ def stamps_of(cells: Sequence[StudyCell], *, old_names: bool = False) -> dict[st
 
 def done(cells: Sequence[StudyCell], out: Path) -> set[str]:
     """Return the names of the cells that are done; ConfigError if one was done with other options."""
-    stamps, before = stamps_of(cells), stamps_of(cells, old_names=True)
+    stamps = stamps_of(cells)
     found = set()
     for cell in cells:
         file = out / cell.name / DONE
         if not file.is_file():
             continue
-        if read_json(file).get("stamp") not in (stamps[cell.name], before[cell.name]):
+        if read_json(file).get("stamp") != stamps[cell.name]:
             raise ConfigError(
                 f"{file} was made with other options, or from a cell that was: choose another --out, or delete "
                 f"{file.parent}"

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from firth.errors import InputError
-from firth.tasks.readers.texts import parse_columns
 from firth.text.records import Record, Text
 
 R = TypeVar("R", bound=Record)
@@ -33,10 +32,7 @@ def learnt_columns(provenance: Mapping[str, Any]) -> str:
 def learnt_pairs(provenance: Mapping[str, Any]) -> bool | None:
     """Whether a model has learnt from pairs of texts (True) or from single ones (False); None if not recorded."""
     found = provenance.get(PAIRS)
-    if isinstance(found, bool):
-        return found
-    columns = learnt_columns(provenance)  # folders of earlier versions record only these
-    return parse_columns(columns).second is not None if columns else None
+    return found if isinstance(found, bool) else None
 
 
 def pretrained_summary(system_name: str, provenance: Mapping[str, Any]) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 from firth.config import read_json
 from firth.data.loader import Place
 from firth.errors import CheckpointError, ConfigError, UsageError
-from firth.option_names import with_new_names
 
 # Error text for a file that this run cannot have written.
 OF_ANOTHER = "is not what this run writes"
@@ -55,8 +54,6 @@ _STATE: Mapping[str, Callable[[Any], bool]] = {
     "environment": lambda value: isinstance(value, dict),
     "pending": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
 }
-# Fields that runs of earlier versions did not write.
-_LATER = ("plateaus", "environment", "pending")
 
 
 def read_state(path: Path) -> State:
@@ -66,7 +63,7 @@ def read_state(path: Path) -> State:
         for name, value in plain.items():
             if name not in _STATE or not _STATE[name](value):
                 raise ConfigError(f"{name[:60]} = {str(value)[:60]}")
-        if lacking := _STATE.keys() - plain.keys() - set(_LATER):
+        if lacking := _STATE.keys() - plain.keys():
             raise ConfigError(f"it lacks {', '.join(sorted(lacking))}")
         folder = path.parent.parent.name
         if folder != f"step-{plain['step']}":
@@ -82,9 +79,9 @@ def check_identity(
 ) -> None:
     """Raise CheckpointError if a checkpoint belongs to a run with other options or another text.
 
-    ``stored``: its identity, by the option names of its version. ``defaults``: of options that its version may lack.
+    ``stored``: its identity. ``defaults``: of options that its version may lack.
     """
-    began = {key: defaults.get(key) for key in identity} | with_new_names(stored)
+    began = {key: defaults.get(key) for key in identity} | dict(stored)
     if other := [key for key in sorted(began | dict(identity)) if began.get(key) != identity.get(key)]:
         raise CheckpointError(
             f"{checkpoint} was made with another {', '.join(other[:5])}: put it back as it was, "
