@@ -22,7 +22,7 @@ from firth.tasks.reading import check_labels, read_dataset, splits_in
 from firth.tasks.scoring import METRICS
 from firth.tasks.split import content_key, hold_out, is_divided, limit
 from firth.tasks.tag_units import in_units, unit_of_entities
-from firth.text.records import Record, Text
+from firth.text.records import Question, Record, Text
 
 # With fewer training examples a run is refused; from this share of one label on a note warns of it.
 _FEWEST, _SKEWED = 2, 0.75
@@ -91,8 +91,9 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     # From all training examples, before the limit.
     options = head_options(task, kind, train, head, scheme)
     n_read = len(train)
-    for name, records in dev.items() if kind == "answer" and not options["can_refuse"] else ():
-        if n_open := sum(not question.answers for question in records):
+    for name, records in dev.items():
+        n_open = sum(isinstance(record, Question) and not record.answers for record in records)
+        if n_open and not options["can_refuse"]:
             problems.note(
                 f"{name}: {n_open:,} of {len(records):,} questions have no answer, but all training questions have "
                 "one: the model always answers"
