@@ -100,37 +100,12 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
         # A kill may have come between writing the result and removing what it no longer needs.
         remove_folder(folder / "checkpoints")
         return read_json(folder / RESULT)
-    recipe, head = run.recipe, run.recipe.head
+    recipe = run.recipe
     full = make_model(run.base, recipe, run.seed, run.vectors)
     full.to(run.machine.device)
     light, train, held = full, run.train, run.held
     if freeze(full, recipe.adapt):
         light, train, held = with_stored_features(full, run)
-
-    def judge() -> dict[str, float]:
-        outputs = row_outputs(light, held.examples, budget_tokens=recipe.train.batch_tokens, dtype=run.machine.dtype)
-        options = head
-        if recipe.kind in ("multilabel", "answer"):  # with the threshold that calibration would fit
-            options, _ = calibrate(recipe.kind, head, held, outputs)
-        return score_split(recipe.task, held, outputs, options).scores
-
-    def save_model(place: Path, facts: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        # The trainer's "dev" score is the held-out score here, not that of the dev file.
-        origin = {"recipe": to_dict(recipe), "seed": run.seed, "base": run.base.origin}
-        origin |= {"step": facts["step"], HELD_OUT: facts["dev"]}
-        if (pairs := reads_pairs(run.held.records)) is not None:
-            origin[PAIRS] = pairs
-        untrained = still_untrained(run.base, full)
-        write_model(
-            place,
-            run.base.system_name,
-            recipe.kind,
-            full,
-            run.base.tokenizer,
-            origin,
-            untrained=untrained,
-            weights=weights,
-        )
 
     folder.mkdir(parents=True, exist_ok=True)
     config, resting = run.train_config(), None
@@ -149,14 +124,14 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
             parts=recipe.train.micro_batches or 1,
         ),
         dev=None,
-        judge=judge if run.held.records else None,
+        judge=partial(_judge, run, light, held) if held.records else None,
         judged_by=recipe.metric,
         config=config,
         optim=recipe.optim,
         rate=rate_of(recipe.optim, config.steps),
         flops=partial(_flops, run.base, full.passes if light is full else 0),
         run=folder,
-        save_model=save_model,
+        save_model=partial(_save_model, run, full),
         saved=full,
         free=partial(free_memory, torch.device("cpu")),
         scales=rate_scales(full, recipe.adapt.layer_decay),
@@ -187,6 +162,29 @@ def tune(run: Run, folder: Path, tell: Callable[[str], None], world: World = ALO
     if trainer.asked_to_stop:
         raise KeyboardInterrupt
     return result
+
+
+def _judge(run: Run, model: TaskModel, held: EncodedSplit) -> dict[str, float]:
+    """Score a model on the held-out examples."""
+    recipe, options = run.recipe, run.recipe.head
+    outputs = row_outputs(model, held.examples, budget_tokens=recipe.train.batch_tokens, dtype=run.machine.dtype)
+    if recipe.kind in ("multilabel", "answer"):  # with the threshold that calibration would fit
+        options, _ = calibrate(recipe.kind, options, held, outputs)
+    return score_split(recipe.task, held, outputs, options).scores
+
+
+def _save_model(run: Run, model: TaskModel, place: Path, facts: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    """Write the model's folder with these weights; ``facts`` are the trainer's."""
+    recipe, base = run.recipe, run.base
+    # The trainer's "dev" score is the held-out score here, not that of the dev file.
+    origin = {"recipe": to_dict(recipe), "seed": run.seed, "base": base.origin}
+    origin |= {"step": facts["step"], HELD_OUT: facts["dev"]}
+    if (pairs := reads_pairs(run.held.records)) is not None:
+        origin[PAIRS] = pairs
+    untrained = still_untrained(base, model)
+    write_model(
+        place, base.system_name, recipe.kind, model, base.tokenizer, origin, untrained=untrained, weights=weights
+    )
 
 
 def still_untrained(base: Base, model: TaskModel) -> tuple[str, ...]:
