@@ -1,14 +1,11 @@
 """``report.html`` of the ablation study: a table for each, with the paper's number next to ours."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from firth.page import Report, TableCell
 from firth.studies.ablation_tables import ABLATIONS, MODELS, SCORES
+from firth.studies.cells import Facts
 from firth.studies.finetuning_report import percent
-
-Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:

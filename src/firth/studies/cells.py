@@ -27,6 +27,8 @@ from firth.files import lock, open_log, write_json
 from firth.progress import Status, format_duration
 from firth.workers import cpu_count, make_pool, submit
 
+# What cells found, by their names.
+Facts = Mapping[str, Any]
 DONE, LOG = "cell.json", "cell.log"
 FACTS = "study.json"
 # Seconds between checks of the cells' progress.

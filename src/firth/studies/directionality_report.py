@@ -1,18 +1,16 @@
 """``report.html`` of the directionality study: the table of scores, a figure by task, and pre-training."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firth.page import Report, TableCell
+from firth.studies.cells import Facts
 from firth.studies.directionality import PUBLISHED, TASKS, VARIANTS
 from firth.studies.finetuning_report import percent
 from firth.studies.score_figure import draw_scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:

@@ -1,14 +1,11 @@
 """``report.html`` of the fine-tuning study: a table of tasks, frozen features, and the curve over numbers of labels."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from firth.metrics.bootstrap import mean_interval
 from firth.page import Report, TableCell
+from firth.studies.cells import Facts
 from firth.studies.finetuning import ADAPTED, BASELINE, FEATURES, PRETRAINED, ROWS, SCRATCH
-
-Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:

@@ -1,14 +1,11 @@
 """``report.html`` of the learning study: losses, speed of learning and minimal pairs, one row per variant."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from firth.page import Report, TableCell
+from firth.studies.cells import Facts
 from firth.studies.learning import LENGTHS, LOSSES, PAIRS, TOKENS, VARIANTS
-
-Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:

@@ -1,11 +1,11 @@
 """``report.html`` of the representation study: scores, cost, ELMo's layers, and numbers of labels."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firth.page import Report, TableCell
+from firth.studies.cells import Facts
 from firth.studies.finetuning import SEEDS
 from firth.studies.finetuning_report import percent
 from firth.studies.representations import CPU_SECONDS, LABELS, MIXED, REPRESENTATIONS, TASKS, ULMFIT_STARTS
@@ -14,7 +14,6 @@ from firth.studies.score_figure import draw_scores
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Facts = Mapping[str, Any]
 # The score shown for each task.
 _SCORES = {**TASKS, "AG News": "accuracy"}
 

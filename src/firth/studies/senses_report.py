@@ -9,13 +9,13 @@ import numpy as np
 from firth.errors import ConfigError
 from firth.metrics.bootstrap import paired_bootstrap, percentile_interval
 from firth.page import COLOURS, FAINT, INK, Report, TableCell
+from firth.studies.cells import Facts
 from firth.studies.senses import BASELINES, MEAN, MODELS, PICTURED, SenseRules
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Facts = Mapping[str, Any]
 ONE_VECTOR = "one vector per word (word2vec, GloVe)"
 _MARKERS = "os"
 

@@ -1,14 +1,12 @@
 """``report.html`` of the translation study: the scores of models and searches, and the training curve."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from firth.page import Report, TableCell
+from firth.studies.cells import Facts
 from firth.studies.translation import BEST, MEAN, NEWEST, SEARCHES, TRAINING
 
-Facts = Mapping[str, Any]
 TranslationCurve = tuple[list[float], list[float]]
 
 

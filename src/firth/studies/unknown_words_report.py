@@ -1,14 +1,11 @@
 """``report.html`` of the unknown-word study: one row per rule."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from firth.page import Report, TableCell
+from firth.studies.cells import Facts
 from firth.studies.finetuning_report import percent
 from firth.studies.unknown_words import MOST_EXAMPLES, RULES, TRAINING, VECTORS
-
-Facts = Mapping[str, Any]
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
