@@ -71,4 +71,3 @@ class CommonestTagConfig:
     labels: tuple[str, ...] = option((), "the tags, in BIO where they are of entities")
     scheme: Literal["plain", "BIO"] = option("BIO", "plain: tags such as parts of speech, not of entities")
     unit: Literal["word", "character"] = option("word", "what has a tag in the data")
-    temperature: float = option(1.0, "not used: shares are those of the training examples")
