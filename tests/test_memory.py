@@ -46,7 +46,7 @@ def test_fewer_bits_want_the_weights_in_them_too() -> None:
 
 def test_a_run_that_fits_is_told() -> None:
     said = check_memory(Memory(1e6, 1e6), CPU, 4096, recompute=False)
-    assert said.startswith("memory: about 0.0 GB (0.0 GB of it weights, gradients and optimiser)")
+    assert said.startswith("memory: about 0.0 GB (0.0 GB of it weights, gradients and optimizer)")
 
 
 def test_a_run_that_does_not_fit_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ _DOUBT = 1.35
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory in bytes: for weights with gradients and optimiser state, and for the work on a micro-batch."""
+    """Memory in bytes: for weights with gradients and optimizer state, and for the work on a micro-batch."""
 
     parameters: float
     work: float
@@ -47,7 +47,7 @@ def estimate_memory(
     """Estimate peak memory of a training step with micro-batches of ``tokens``, within a third.
 
     ``model`` may be on the meta device. benchmarks/training_memory.py compares estimates with measurements. For
-    several processes on one machine, which share weights and optimiser state: the total of all. With ``shares``: for
+    several processes on one machine, which share weights and optimizer state: the total of all. With ``shares``: for
     one of that many processes, which have equal shares of all tensors (full sharding).
     """
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -75,7 +75,7 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
 def check_memory(need: Memory, machine: Machine, batch_tokens: int, *, recompute: bool) -> str:
     """Describe the memory needed and available; ConfigError if the run certainly does not fit."""
     free = free_memory(machine.device)
-    words = f"memory: about {_shown(need.total)} ({_shown(need.parameters)} of it weights, gradients and optimiser)"
+    words = f"memory: about {_shown(need.total)} ({_shown(need.parameters)} of it weights, gradients and optimizer)"
     if free is None:
         return words
     words += f", {_shown(free)} free"

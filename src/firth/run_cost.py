@@ -248,7 +248,7 @@ def run_costs(
 ) -> list[RunCost]:
     """The cost of reading ``tokens`` on each number of devices. ``price``: per device and hour.
 
-    Weights, gradients and optimiser state are divided (full sharding) only if one device has too little memory for all
+    Weights, gradients and optimizer state are divided (full sharding) only if one device has too little memory for all
     of them; blocks are recomputed only if that is not enough. ConfigError for an impossible run.
     """
     if not 0 < tokens <= _MOST_TOKENS:

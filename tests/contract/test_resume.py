@@ -44,7 +44,7 @@ def silent(_: str) -> None:
 
 
 def what_counts(run: Path) -> dict[str, Any]:
-    """Everything that must be bit-equal: weights, optimiser, carry, state and log, except time fields."""
+    """Everything that must be bit-equal: weights, optimizer, carry, state and log, except time fields."""
     found: dict[str, Any] = {}
     _, checkpoint = list_checkpoints(run / "checkpoints")[-1]
     for path in sorted([*checkpoint.rglob("*.safetensors"), run / "model" / "model.safetensors"]):

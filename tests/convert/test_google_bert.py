@@ -93,7 +93,7 @@ def test_there_and_back_is_the_identity(made: str) -> None:
 
 
 @every_model
-def test_there_and_back_through_files_with_an_optimiser(made: str, tmp_path: Path) -> None:
+def test_there_and_back_through_files_with_an_optimizer(made: str, tmp_path: Path) -> None:
     state, task = model(made).state_dict(), TASKS[made]
     write_bundle(tmp_path / "bert_model.ckpt", with_slots(to_theirs(state, task, L)))
     everything = read_bundle(tmp_path / "bert_model.ckpt")
@@ -360,7 +360,7 @@ def test_a_configuration_beside_other_weights(changes: dict[str, Any], said: str
 
 
 def test_a_checkpoint_that_their_code_wrote(shared_data: Path) -> None:
-    """The optimiser's moments and the step are left out; the rest survives the round trip bit for bit."""
+    """The optimizer's moments and the step are left out; the rest survives the round trip bit for bit."""
     folder = shared_data / "tf-bert-fixture"
     prefix = bundle_prefix(folder)
     assert prefix == folder / "bert_model.ckpt"

@@ -250,7 +250,7 @@ def groups_of(model: Objective) -> list[list[Tensor]]:
 def test_one_group_more_learns_in_each_epoch(
     kind: str, general: Path, tiny_run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frozen groups are not even decayed, and the optimiser holds no state for them. The head learns in all steps,
+    """Frozen groups are not even decayed, and the optimizer holds no state for them. The head learns in all steps,
     its norms too: gains, shifts and running statistics."""
     made = a_run(
         general if kind == "awd-lstm" else tiny_run,

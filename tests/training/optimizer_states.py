@@ -1,4 +1,4 @@
-"""The optimiser state of a whole model, as a checkpoint stores and restores it."""
+"""The optimizer state of a whole model, as a checkpoint stores and restores it."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""The optimisers against hand-written recursions, and how their state is saved and restored."""
+"""The optimizers against hand-written recursions, and how their state is saved and restored."""
 
 import math
 import subprocess
@@ -130,7 +130,7 @@ def test_parameters_are_grouped_by_the_scale_of_their_rate() -> None:
 
 
 def test_groups_are_the_same_in_every_order_of_scales() -> None:
-    """A resumed run must find its optimiser unchanged."""
+    """A resumed run must find its optimizer unchanged."""
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     scales = {"0.weight": 0.25, "1.weight": 0.5}
     one = make_optimizer(module, OptimConfig(), scales).param_groups

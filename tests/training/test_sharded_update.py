@@ -31,7 +31,7 @@ def one_of_four() -> Iterator[World]:
 
 
 def held_by(update: ShardedUpdate) -> int:
-    """Bytes of weights, gradients and optimiser state."""
+    """Bytes of weights, gradients and optimizer state."""
     tensors: list[Any] = []
     for p in update.model.parameters():
         tensors += [p.to_local(), p.grad.to_local()]  # type: ignore[operator, union-attr]

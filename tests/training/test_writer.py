@@ -32,7 +32,7 @@ def saving(run: Path, **config: Any) -> Trainer:
 
 
 def saved(run: Path) -> dict[int, bytes]:
-    """The weights and optimiser state in each checkpoint, by step."""
+    """The weights and optimizer state in each checkpoint, by step."""
     names = ("model.safetensors", "train/optimizer.safetensors")
     return {n: b"".join((path / name).read_bytes() for name in names) for n, path in list_checkpoints(run)}
 

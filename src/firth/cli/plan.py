@@ -193,7 +193,7 @@ def _cost_rows(cost: "RunCost") -> list[tuple[str, str]]:
         ("communication", sent),
         (
             "memory",
-            f"about {cost.memory / 1e9:.1f} GB a device; weights, gradients and optimiser state {divided}"
+            f"about {cost.memory / 1e9:.1f} GB a device; weights, gradients and optimizer state {divided}"
             f"{'; blocks are recomputed' if cost.recompute else ''}",
         ),
         ("checkpoint", f"{cost.checkpoint / 1e9:.2f} GB"),

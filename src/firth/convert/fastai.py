@@ -1,7 +1,7 @@
 """fastai's released language models, of both generations: a file of weights and a list of words.
 
 fwd_wt103.h5, bwd_wt103.h5       fastai 0.7: a torch pickle, despite its suffix; itos_wt103.pkl
-lstm_fwd.pth, lstm_bwd.pth       fastai 1 and 2: the same, possibly with the optimiser's state; itos_wt103.pkl
+lstm_fwd.pth, lstm_bwd.pth       fastai 1 and 2: the same, possibly with the optimizer's state; itos_wt103.pkl
 
 Source: specification of checkpoint formats §6. Nothing in the files is executed: the weights are read as tensors
 only, and in the pickle of words only the operations needed for a list of text are accepted, each by name.

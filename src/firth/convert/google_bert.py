@@ -91,7 +91,7 @@ TASK_NAMES: dict[str, tuple[Rename, ...]] = {
 
 
 def is_weight(name: str) -> bool:
-    """Whether a variable is part of the model: the optimiser's moments and the step counter are not."""
+    """Whether a variable is part of the model: the optimizer's moments and the step counter are not."""
     return name != "global_step" and not name.endswith(("/adam_m", "/adam_v"))
 
 

@@ -151,7 +151,7 @@ class Finetune:
     data: LabelledConfig = option(LabelledConfig(), "labelled examples")
     head: Any = required("the task head")
     adapt: AdaptConfig = option(AdaptConfig(), "which parts of the encoder are trained")
-    optim: OptimConfig = option(OptimConfig(), "optimiser")
+    optim: OptimConfig = option(OptimConfig(), "optimizer")
     train: TuneConfig = option(TuneConfig(), "length, batches, seeds")
     grid: tuple[str, ...] = option(
         (), "grid search over keys with several values, such as optim.learning_rate=1e-4,3e-4"

@@ -29,7 +29,7 @@ class Pretrain:
     init: InitConfig = option(InitConfig(), "initialisation from scratch")
     objective: Any = required("the system's objective")
     encoder: Any = required("the system's configuration")
-    optim: OptimConfig = option(OptimConfig(), "optimiser")
+    optim: OptimConfig = option(OptimConfig(), "optimizer")
     train: TrainConfig = option(TrainConfig(), "length, batches, checkpoints")
 
     def __post_init__(self) -> None:

@@ -103,7 +103,7 @@ def pretrain(
     epochs. ``settings``: any other key of the recipe, such as ``{"optim.learning_rate": 1e-3}``. ``recipe``: a TOML
     file, a name ("small", "published") or a recipe object, which all of these override; None: "small" for a BERT below
     base size, else "published". ``processes``: how many share the work on a CPU; auto: one per thread, if the run is
-    long enough. ``sharding``: under torchrun, full divides weights, gradients and optimiser state among all processes;
+    long enough. ``sharding``: under torchrun, full divides weights, gradients and optimizer state among all processes;
     auto: only if one of them lacks the memory for all. ``on``: a Ray cluster, "ray" or "ray://HOST:10001", on which
     ``processes`` train, one per CPU or GPU; ``restarts``: how often they may restart when one dies.
     """

@@ -148,7 +148,7 @@ def check_sharding(asked: Sharding) -> None:
 
 
 def with_sharding(recipe: Pretrain, world: World, asked: Sharding, tell: Callable[[str], None]) -> World:
-    """Choose whether the processes that torchrun started divide weights, gradients and optimiser state.
+    """Choose whether the processes that torchrun started divide weights, gradients and optimizer state.
 
     auto: if one of them has too little memory for all. Unless ``asked`` is none, blocks are recomputed if memory is
     still not enough. ConfigError if ``asked`` is full and that is impossible.

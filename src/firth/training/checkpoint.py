@@ -76,7 +76,7 @@ def staged_checkpoint(checkpoints: Path, step: int, keep: int) -> Iterator[Path]
 def fill_checkpoint(
     folder: Path, *, save_model: Callable[[Path], None], state: dict[str, Any], carry: dict[str, Tensor]
 ) -> None:
-    """Write everything but the optimiser's state to a checkpoint's folder."""
+    """Write everything but the optimizer's state to a checkpoint's folder."""
     save_model(folder)
     (folder / "train" / "state.json").write_text(json.dumps(state, indent=2) + "\n", "utf-8")
     save_tensors(folder / "train" / "carry.safetensors", carry)
@@ -106,14 +106,14 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save_share(train: Path, state: dict[str, Tensor], rank: int, size: int) -> None:
-    """Write the optimiser's state of one process's shares; the leading process also writes their number."""
+    """Write the optimizer's state of one process's shares; the leading process also writes their number."""
     save_tensors(train / f"shares-{rank}.safetensors", state)
     if rank == 0:
         (train / _SHARES).write_text(json.dumps({"processes": size}) + "\n", "utf-8")
 
 
 def load_optimizer(train: Path) -> Mapping[str, Tensor]:
-    """Load the optimiser's state by name, whole or joined from shares on access; CheckpointError if damaged."""
+    """Load the optimizer's state by name, whole or joined from shares on access; CheckpointError if damaged."""
     if not (train / _SHARES).exists():
         return load_tensors(train / "optimizer.safetensors")
     size = read_json(train / _SHARES).get("processes")

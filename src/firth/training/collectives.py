@@ -20,7 +20,7 @@ _groups = itertools.count()
 class World:
     """This process's ``rank`` among ``size`` processes. ``group``: their connections, None under torchrun.
 
-    ``sharded``: under torchrun, whether weights, gradients and optimiser state are divided among all; ``recompute``:
+    ``sharded``: under torchrun, whether weights, gradients and optimizer state are divided among all; ``recompute``:
     whether limited memory requires recomputing blocks, whatever the recipe says.
     """
 
@@ -46,7 +46,7 @@ def join_world() -> World:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
     if not dist.is_initialized():
-        # Its functions bind the current process group as a default at import. Imported later (by an optimiser), they
+        # Its functions bind the current process group as a default at import. Imported later (by an optimizer), they
         # keep the group's threads alive past its end, and the process may abort at exit.
         import torch.distributed.nn  # noqa: F401
         from torch._C._distributed_c10d import PrefixStore

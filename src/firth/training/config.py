@@ -12,7 +12,7 @@ MOST_STEP_TOKENS = 1 << 26
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
-    """The optimiser and the learning-rate schedule."""
+    """The optimizer and the learning-rate schedule."""
 
     kind: Literal["bert_adam", "gpt_adam", "adamw", "muon", "adagrad", "sgd"] = option(
         "bert_adam",

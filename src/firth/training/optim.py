@@ -1,4 +1,4 @@
-"""Optimisers, and parameter groups for weight decay and learning-rate scales."""
+"""Optimizers, and parameter groups for weight decay and learning-rate scales."""
 
 import contextlib
 import inspect
@@ -21,7 +21,7 @@ _MOMENTUM = "momentum"
 
 
 class _Uncompiled(torch.optim.Optimizer):
-    """PyTorch's first optimiser calls without importing its compiler, which costs 75 MB and seconds of a short run.
+    """PyTorch's first optimizer calls without importing its compiler, which costs 75 MB and seconds of a short run.
 
     PyTorch wraps these methods to keep its compiler out of them, and loads it to do so. No update is compiled here.
     """
@@ -209,7 +209,7 @@ def _swap(averages: list[tuple[nn.Parameter, dict[str, Any]]]) -> None:
 
 
 _ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
-# State entries of each updated parameter by optimiser; AveragedSgd has none before it averages.
+# State entries of each updated parameter by optimizer; AveragedSgd has none before it averages.
 _ENTRIES: Mapping[type, frozenset[str]] = {
     BertAdam: _ADAM,
     GptAdam: _ADAM | {_UPDATES},
@@ -235,7 +235,7 @@ def make_optimizer(
     scales: Mapping[str, float] | None = None,
     parts: Mapping[str, nn.Parameter] | None = None,
 ) -> torch.optim.Optimizer:
-    """Build an optimiser over the trainable parameters, grouped by weight decay and learning-rate scale.
+    """Build an optimizer over the trainable parameters, grouped by weight decay and learning-rate scale.
 
     ``scales``: of the learning rate, by parameter name; default 1. Each group has its ``scale``. ``parts``: the slice
     of each parameter to update, by name; others are not updated. None: all parameters.
@@ -300,7 +300,7 @@ def whole_costs(model: nn.Module, config: OptimConfig) -> dict[str, float]:
 
 
 def state_tensors(params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state of the given parameters, or slices of them, by name: ``<parameter>/<entry>``."""
+    """The optimizer's state of the given parameters, or slices of them, by name: ``<parameter>/<entry>``."""
     names = {id(p): name for name, p in params.items()}
     return {
         f"{names[id(p)]}/{entry}": torch.as_tensor(value)
@@ -310,14 +310,14 @@ def state_tensors(params: Mapping[str, nn.Parameter], optimizer: torch.optim.Opt
 
 
 def keeps_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimiser keeps state tensors after each update."""
+    """Whether an optimizer keeps state tensors after each update."""
     return type(optimizer) in _ENTRIES
 
 
 def check_state(
     params: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Raise ValueError for a state tensor that fits no parameter or optimiser, or has values that no update produces.
+    """Raise ValueError for a state tensor that fits no parameter or optimizer, or has values that no update produces.
 
     An example is zeros, which a disk returns for data it has lost; a checksum computed from them matches.
     """
@@ -361,6 +361,6 @@ def load_state(
     """Restore the state from ``state_tensors``."""
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")
-        # A fused optimiser needs its step count on the parameter's device; our update count is on the host.
+        # A fused optimizer needs its step count on the parameter's device; our update count is on the host.
         place = torch.device("cpu") if entry == _UPDATES else params[name].device
         optimizer.state[params[name]][entry] = tensor.to(place)

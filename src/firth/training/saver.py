@@ -101,7 +101,7 @@ class Saver:
     def save_shares(
         self, state: dict[str, Any], weights: dict[str, Tensor], shares: dict[str, Tensor], carry: dict[str, Tensor]
     ) -> None:
-        """Begin a checkpoint to which each process writes its share of the optimiser's state.
+        """Begin a checkpoint to which each process writes its share of the optimizer's state.
 
         ``proceed`` or ``complete`` moves it into place.
         """

@@ -66,7 +66,7 @@ def _sum_bucket(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tens
 
 
 class ShardedUpdate:
-    """Each process keeps an equal share of every weight tensor, with its gradients and optimiser state.
+    """Each process keeps an equal share of every weight tensor, with its gradients and optimizer state.
 
     The weights of a block are gathered when the block runs, forward and backward, and dropped after it; its gradients
     are summed and divided among the processes as soon as they exist, for each micro-batch, so that no process ever
@@ -83,7 +83,7 @@ class ShardedUpdate:
         self.model: nn.Module = model
         self._world, self._most = world, config.clip_norm or float("inf")
         self._named: dict[str, Any] = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        # The optimiser works on plain tensors that share memory with the shares.
+        # The optimizer works on plain tensors that share memory with the shares.
         shares = {name: p.detach().to_local() for name, p in self._named.items()}
         self._mine = {name: nn.Parameter(share) for name, share in shares.items() if share.numel()}
         self.optimizer = make_optimizer(model, config, scales, self._mine)

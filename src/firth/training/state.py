@@ -15,7 +15,7 @@ OF_ANOTHER = "is not what this run writes"
 
 @dataclass
 class State:
-    """Everything that resuming needs besides weights, optimiser state and carry."""
+    """Everything that resuming needs besides weights, optimizer state and carry."""
 
     step: int = 0
     place: str = str(Place())

@@ -302,7 +302,7 @@ class Trainer:
         return losses, totals
 
     def _freeze_resting(self) -> None:
-        """Freeze the parameters that rest in this step: optimisers skip those without a gradient."""
+        """Freeze the parameters that rest in this step: optimizers skip those without a gradient."""
         if self.resting is not None:
             resting = self.resting(self.state.step)
             for name, p in self.learning.items():

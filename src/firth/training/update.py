@@ -1,7 +1,7 @@
-"""Update weights: sum gradients over all processes, clip them, and run the optimiser.
+"""Update weights: sum gradients over all processes, clip them, and run the optimizer.
 
 A single process updates all weights; ``sharding`` implements the updates under torchrun. Processes on one machine keep
-one copy of the weights in shared memory: each updates its share, with an optimiser over that share only. Together they
+one copy of the weights in shared memory: each updates its share, with an optimizer over that share only. Together they
 do the work, and hold the state, of a single process.
 """
 
@@ -47,7 +47,7 @@ class Update(Protocol):
         """Update the weights."""
 
     def state(self) -> dict[str, Tensor]:
-        """The optimiser's state by ``<parameter>/<entry>``, at the leading process."""
+        """The optimizer's state by ``<parameter>/<entry>``, at the leading process."""
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned, for any number of processes; ValueError for invalid entries."""
