@@ -468,3 +468,15 @@ def test_a_name_in_the_other_unicode_form_is_described(tmp_path: Path, kept: str
         pytest.skip("this file system compares names by their letters")
     assert nearest(missing) == f"{tmp_path} has this name in {form} letters: copy it from there"
     assert nearest(tmp_path / unicodedata.normalize(asked, "감성 본석")).startswith("did you mean")
+
+
+def test_an_error_of_writing_names_the_file(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system names a file only if it cannot be opened."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_text(out / "a.txt", "x")
+    assert caught.value.filename == str(out / "a.txt") and names(out) == []

@@ -320,9 +320,14 @@ def write_file(path: Path) -> Iterator[BinaryIO]:
 
     A link at ``path`` is replaced, not followed.
     """
-    with temporary_file(path) as file:
-        yield file
-        _put(file, path, os.replace)
+    try:
+        with temporary_file(path) as file:
+            yield file
+            _put(file, path, os.replace)
+    except OSError as error:
+        if error.filename is None:  # of writing, not of opening: a full disk, for one
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
 
 
 def _put(file: BinaryIO, path: Path, rename: Callable[[str, Path], None]) -> None:
@@ -491,7 +496,7 @@ def staged_folder(path: Path) -> Iterator[Path]:
 
 def _why(path: Path, error: OSError) -> str:
     if _is_full(error):
-        free = shutil.disk_usage(path.parent).free
+        free = shutil.disk_usage(_mount(path)).free
         return (
             f"{path} could not be written: the disk is full ({free / 1e6:.0f} MB free at {_mount(path)}). What was "
             f"saved before is untouched: make room, then resume or run the command again"

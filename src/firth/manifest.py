@@ -12,6 +12,13 @@ MANIFEST = "manifest.json"
 # written later and contains the checksum of the weights it was made for.
 UNCOVERED = ("README.md", "int8.json")
 
+POINTER_ADVICE = "a pointer of Git LFS, not the file itself: fetch it with git lfs pull"
+
+
+def is_pointer(start: bytes) -> bool:
+    """Whether a file that starts with these bytes is a pointer that Git LFS left."""
+    return start.startswith(b"version https://git-lfs.github.com/spec/")
+
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
@@ -59,5 +66,13 @@ def check_folder(folder: Path, skip: str = "", *, whole: bool = True) -> None:
             if whole:
                 raise CheckpointError(f"{path} is missing")
             continue
-        if path.stat().st_size != size or file_sha256(path) != digest:
-            raise CheckpointError(f"{path} does not match its checksum: it is damaged or was edited")
+        try:
+            if path.stat().st_size == size and file_sha256(path) == digest:
+                continue
+            with open(path, "rb") as file:
+                start = file.read(64)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+        if is_pointer(start):
+            raise CheckpointError(f"{path}: {POINTER_ADVICE}")
+        raise CheckpointError(f"{path} does not match its checksum: it is damaged or was edited")

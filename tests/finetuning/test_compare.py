@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import firth
@@ -16,10 +17,13 @@ from firth.errors import ConfigError, InputError
 from firth.files import write_json
 from firth.finetuning import baseline, runs
 from firth.finetuning import compare as module
+from firth.finetuning import compare_results as module_results
 from firth.finetuning.compare import compare
 from firth.finetuning.compare_results import is_better
+from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import LabelledConfig
-from firth.finetuning.recommendation import recommendation
+from firth.finetuning.recommendation import equal_labels, recommendation
+from firth.text.records import Text
 
 VERBS = {"open": "in", "scan": "in", "fetch": "in", "send": "out", "reply": "out", "post": "out"}
 THINGS = ("file", "folder", "path", "disk", "letter", "page", "table", "door", "river", "garden")
@@ -445,3 +449,19 @@ def test_a_model_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="runs/a is given twice: give each model once"):
         compare("classify", config, tmp_path / "out", models=["runs/a", "runs/b", "runs/a"])
     assert not (tmp_path / "out").exists()
+
+
+def test_ways_may_have_no_number_of_labels_in_common() -> None:
+    """After more minutes a joint model of few labels may wait for its encoder, while that of many is there."""
+    assert equal_labels({"baseline": {100: 0.5, 1000: 0.6}, "joint": {1000: 0.7}, "tuned": {100: 0.6}}) is None
+    equal = equal_labels({"baseline": {100: 0.5, 1000: 0.6}, "tuned": {100: 0.6}})
+    assert equal == {"labels": 100, "scores": {"baseline": 0.5, "tuned": 0.6}}
+
+
+def test_examples_of_a_group_are_drawn_together() -> None:
+    """Answers that differ by group alone leave an interval as wide as that of the groups."""
+    records = [Text("t", label="ab"[n % 2], group=str(n // 50)) for n in range(100)]
+    labelled = LabelledData("classify", ("accuracy",), [], [], {"dev": records}, {"labels": ("a", "b")}, [], "")
+    answers = [["ab"[n % 2] if n < 50 else "a" for n in range(100)]]
+    drawn = module_results._draws(labelled, records, answers)
+    assert set(np.unique(drawn)) == {0.5, 0.75, 1.0}

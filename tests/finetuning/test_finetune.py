@@ -1099,10 +1099,11 @@ def test_the_flag_of_a_collapsed_run_reaches_the_results(
 
 
 def test_summary_of_seeds() -> None:
-    found = summary([0.8, 0.9])
+    found = summary("accuracy", [0.8, 0.9])
     assert found["mean"] == pytest.approx(0.85) and found["sd"] == pytest.approx(0.1 / 2**0.5)
     assert (found["best"], found["values"]) == (0.9, [0.8, 0.9])
-    assert summary([0.5])["interval"] is None
+    assert summary("accuracy", [0.5])["interval"] is None
+    assert summary("mean_absolute_error", [0.8, 0.9])["best"] == 0.8
 
 
 def test_balanced_weights_make_labels_count_alike(plain: dict[str, Any]) -> None:

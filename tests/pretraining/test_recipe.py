@@ -60,6 +60,11 @@ def test_a_model_goes_on_with_the_sequences_it_was_trained_on(tmp_path: Path) ->
     assert not found.objective.next_sentence
     assert (found.data.instances, found.data.length, found.data.long_length) == ("documents", 64, 512)
     assert found.data.mixed_lengths and found.data.long_share == 0.3
+    shorter = of(mini, "data.length=128")
+    assert (shorter.data.instances, shorter.data.length, shorter.data.long_length) == ("documents", 128, 0)
+    assert not shorter.objective.next_sentence
+    share = of(mini, "data.long_share=0.5")
+    assert (share.data.instances, share.data.long_length, share.data.long_share) == ("documents", 512, 0.5)
     asked = of(mini, "data.instances=pairs")
     assert asked.objective.next_sentence and (asked.data.length, asked.data.long_length) == (128, 0)
 

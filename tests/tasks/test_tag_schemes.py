@@ -109,7 +109,8 @@ def test_a_tag_is_split_at_its_prefix_only() -> None:
     assert [split_tag(tag) for tag in ("NN", "-LRB-", "B-", "X-A")] == [("", t) for t in ("NN", "-LRB-", "B-", "X-A")]
 
 
-def test_tags_are_respelled_only_if_all_are_of_entities() -> None:
+def test_tags_are_respelled_if_most_are_of_entities() -> None:
+    assert respelled(["O", "0", "PER_B", "PER_I"]) == {"O": "O", "PER_B": "B-PER", "PER_I": "I-PER"}
     assert respelled(["O", "B-PER", "I-PER"]) == {"O": "O", "B-PER": "B-PER", "I-PER": "I-PER"}
     assert respelled(["-", "PER_B", "ORG-U"]) == {"-": "O", "PER_B": "B-PER", "ORG-U": "S-ORG"}
     assert respelled(["NN", "PER-B"]) == respelled(["-", "O"]) == respelled([]) == {}

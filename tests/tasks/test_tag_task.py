@@ -1,8 +1,10 @@
 """Token classification: windows over documents, tokens of several characters, scheme conversion, entities."""
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -437,3 +439,15 @@ def test_a_window_may_begin_within_an_entity() -> None:
     assert torch.isfinite(built(options)(collate(examples)).losses["tag"])
     (answer,) = answered([record], examples, options)
     assert [(e.start, e.end) for e in answer.entities] == [(0, len(record.text))]
+
+
+def test_every_token_of_a_character_is_read(tmp_path: Path) -> None:
+    """An uncased published vocabulary splits a syllable into jamo, which share its place in the text."""
+    jamo = unicodedata.normalize("NFD", "한글")
+    pieces = [*SPECIALS, *dict.fromkeys(jamo), *(f"##{one}" for one in dict.fromkeys(jamo))]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", "utf-8")
+    tokenizer = Tokenizer.load(tmp_path / "vocab.txt", lowercase=True)
+    rows = RowMaker(tokenizer, bert_layout(tokenizer), WindowConfig(length=16, stride=0), None)
+    (example,) = tag_examples([characters("한글", ["B-LC", "I-LC"])], rows, config(unit="character"))
+    assert list(example.rows[0].ids[1:-1]) == tokenizer.encode("한글").ids and len(example.rows[0].ids) == 2 + 6
+    assert [(word.first_unit, word.n_units) for word in example.about] == [(0, 1), (1, 1)]

@@ -204,6 +204,12 @@ def test_offsets_of_decomposed_hangul_cover_its_jamo() -> None:
     assert encoded.words == [0, 1, 1, 2]
 
 
+def test_offsets_cover_the_marks_that_a_lower_cased_vocabulary_removes() -> None:
+    text = "में x"
+    tokenizer = Tokenizer.from_vocab([*SPECIALS, "म", "x"], lowercase=True)
+    assert tokenizer.encode(text).offsets == [(0, 3), (4, 5)]
+
+
 def test_save_and_load(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_vocab([*SPECIALS, *PUBLISHED], lowercase=True)
     tokenizer.save(tmp_path / "t", max_length=128)

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from firth import files
+from firth import files, manifest
 from firth.errors import CheckpointError, TokenizerError
 from firth.files import recover, write_folder
-from firth.manifest import MANIFEST, check_folder
+from firth.manifest import MANIFEST, check_folder, file_sha256
 from firth.training.checkpoint import (
+    has_begun,
     list_checkpoints,
     load_tensors,
     newest_checkpoint,
@@ -329,3 +330,33 @@ def test_what_a_kill_has_left_half_deleted_goes_with_a_resume(tmp_path: Path) ->
     (half / "train").mkdir(parents=True)
     recover_checkpoints(tmp_path)
     assert not half.exists() and [step for step, _ in list_checkpoints(tmp_path)] == [4]
+
+
+def test_a_file_that_cannot_be_read_is_named_and_an_older_checkpoint_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        write_folder(tmp_path / f"step-{step}", fill_with("x"))
+
+    def broken(path: Path) -> str:
+        if "step-2" in str(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return file_sha256(path)
+
+    monkeypatch.setattr(manifest, "file_sha256", broken)
+    told: list[str] = []
+    assert newest_checkpoint(tmp_path, told.append) == tmp_path / "step-1"
+    assert len(told) == 1 and "step-2/a.txt cannot be read: Input/output error; trying an older" in told[0]
+
+
+def test_a_checkpoint_under_its_older_name_is_something_to_resume_from(tmp_path: Path) -> None:
+    assert not has_begun(tmp_path)
+    (tmp_path / "checkpoints" / ".step-2.old").mkdir(parents=True)
+    assert has_begun(tmp_path)
+
+
+def test_a_pointer_of_git_lfs_is_not_called_damaged(tmp_path: Path) -> None:
+    write_folder(tmp_path / "m", fill_with("x"))
+    (tmp_path / "m" / "a.txt").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(CheckpointError, match="a.txt: a pointer of Git LFS"):
+        check_folder(tmp_path / "m")

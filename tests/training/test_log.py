@@ -47,14 +47,6 @@ def test_a_new_run_begins_an_empty_log(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_a_log_shorter_than_the_checkpoint_says_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text("{}\n")
-    with pytest.raises(CheckpointError, match="has 3 bytes, the checkpoint expects 10"):
-        Log(path, 10)
-    assert path.read_text() == "{}\n"
-
-
 def test_every_line_is_there_at_once(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     log = Log(path)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from unicodedata import normalize
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,7 +20,7 @@ from firth.data.hashing import seed_of
 from firth.errors import InputError
 from firth.metrics.calibration import best_threshold, careful_temperature, sigmoid, softmax
 from firth.tasks.readers.texts import TextKind
-from firth.tasks.split import split_key
+from firth.tasks.split import numbers_by, split_key
 from firth.text.records import Text
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def folds_of(records: Sequence[Text], n: int) -> list[Fold]:
     if any(record.group for record in records):
         fold = _dealt(records, n)
     else:
-        texts = _numbers_by(records, lambda record: f"{record.text}\t{record.second or ''}")
+        texts = numbers_by(records, lambda record: normalize("NFC", f"{record.text}\t{record.second or ''}"))
         order = sorted(texts, key=lambda key: (str(records[texts[key][0]].label), seed_of("folds", key), key))
         fold = {number: place % n for place, key in enumerate(order) for number in texts[key]}
     found = []
@@ -141,17 +142,9 @@ def folds_of(records: Sequence[Text], n: int) -> list[Fold]:
     return found
 
 
-def _numbers_by(records: Sequence[Text], key: Callable[[Text], str]) -> dict[str, list[int]]:
-    """The indices of the records with each key."""
-    found: dict[str, list[int]] = {}
-    for number, record in enumerate(records):
-        found.setdefault(key(record), []).append(number)
-    return found
-
-
 def _dealt(records: Sequence[Text], n: int) -> dict[int, int]:
     """The fold of each record: groups are dealt largest first, each to the fold that has the least of its labels."""
-    groups = _numbers_by(records, split_key)
+    groups = numbers_by(records, split_key)
     counts = {key: Counter(str(records[number].label) for number in numbers) for key, numbers in groups.items()}
     every = Counter(str(record.label) for record in records)
     # What each fold has: examples of each label, and in total.

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from firth.config import read_json
 from firth.errors import CheckpointError, InputError
-from firth.text.archives import POINTER_ADVICE, is_pointer
+from firth.manifest import POINTER_ADVICE, is_pointer
 
 INDEX = ".index.json"
 # In order of preference: a folder may hold the same weights several times.
@@ -52,8 +52,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return _read_index(path)
     if path.suffix not in _READERS:
         raise CheckpointError(f"{path}: expected a name that ends in {' or '.join(_READERS)}")
-    if is_pointer(_first_bytes(path)):
-        raise CheckpointError(f"{path}: {POINTER_ADVICE}")
     tensors = _READERS[path.suffix](path)
     for name, tensor in tensors.items():
         _check(path, name, tensor)
@@ -66,6 +64,7 @@ def _usual(tensor: Tensor) -> Tensor:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    _first_bytes(path)
     # The library refuses headers above 100 MB, gaps, overlaps, sizes that do not match, and trailing bytes.
     try:
         return load_file(path)
@@ -92,11 +91,15 @@ _READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {".safetensors": _rea
 
 
 def _first_bytes(path: Path) -> bytes:
+    """The first bytes of a file; CheckpointError if it cannot be read, or Git LFS has not fetched it."""
     try:
         with open(path, "rb") as file:
-            return file.read(64)
+            start = file.read(64)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    if is_pointer(start):
+        raise CheckpointError(f"{path}: {POINTER_ADVICE}")
+    return start
 
 
 def _check_zip(path: Path) -> None:

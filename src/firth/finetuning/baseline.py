@@ -199,7 +199,7 @@ def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dic
     breakdown = {"held_out": fitted.held_out.breakdown.to_dict()}
     for name, records in labelled.dev.items():
         scored = score_method(recipe.task, fitted.method, records, f"scoring {name}")
-        dev[name] = {metric: summary([value]) for metric, value in scored.scores.items()}
+        dev[name] = {metric: summary(metric, [value]) for metric, value in scored.scores.items()}
         breakdown[name] = scored.breakdown.to_dict()
     settings = [[grams_in_words(t.grams), f"C {t.strength:g}"] for t in fitted.tried] or [[]]
     return {
@@ -217,7 +217,7 @@ def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dic
         "settings": settings,
         "chosen": fitted.tried.index(fitted.chosen) if fitted.chosen is not None else 0,
         "tried": [tried.score for tried in fitted.tried],
-        "held_out": {metric: summary([value]) for metric, value in fitted.held_out.scores.items()},
+        "held_out": {metric: summary(metric, [value]) for metric, value in fitted.held_out.scores.items()},
         "dev": dev,
         "breakdown": breakdown,
         "best_seed": None,

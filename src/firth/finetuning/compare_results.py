@@ -18,6 +18,7 @@ from firth.inference.loading import load
 from firth.metrics.bootstrap import CONFIDENCE, paired_bootstrap, percentile_interval, sign_test
 from firth.metrics.calibration import expected_calibration_error
 from firth.tasks.predictions import Labelled, MultiLabelled, TaggedText, Valued
+from firth.tasks.split import numbers_by, split_key
 from firth.tasks.table import TASKS
 
 # Scores shown side by side, whichever of them ranks: accuracy alone hides labels that are never predicted.
@@ -81,8 +82,9 @@ def compare_fits(
             "over_baseline": cell["scores"][metric] - last["baseline"]["scores"][metric],
             "over_baseline_interval": list(percentile_interval(behind)),
             "not_better_share": float(np.mean(behind <= 0)),
+            # It takes examples to be independent, which those of a group are not.
             "sign_test": _sign_test(dev, cell["answers"], last["baseline"]["answers"])
-            if metric == "accuracy"
+            if metric == "accuracy" and not any(record.group for record in dev)
             else None,
         }
     # A way that is not reliably better than the baseline is not worth its cost.
@@ -143,16 +145,19 @@ def _majority(labelled: LabelledData, dev: Sequence[Any]) -> dict[str, Any] | No
 
 
 def _draws(labelled: LabelledData, dev: Sequence[Any], answers: Sequence[Sequence[Any]]) -> np.ndarray:
-    """Scores of every way on resampled dev examples."""
+    """Scores of every way on resampled dev examples; those of a group are drawn together."""
     score, labels = TASKS[labelled.kind].score, labelled.options.get("labels", ())
     made = [[_answer(a) for a in some] for some in answers]
 
-    def scores(numbers: np.ndarray) -> list[float]:
+    groups = [*numbers_by(dev, split_key).values()] if any(record.group for record in dev) else None
+
+    def scores(drawn: np.ndarray) -> list[float]:
+        numbers = drawn.tolist() if groups is None else [i for one in drawn for i in groups[one]]
         records = [dev[i] for i in numbers]
         return [score(records, [some[i] for i in numbers], labels)[labelled.metrics[0]] for some in made]
 
     draws = min(max(_RESAMPLED // (len(dev) * len(made)), _FEWEST_DRAWS), _MOST_DRAWS)
-    return paired_bootstrap(scores, len(dev), seed=0, draws=draws)
+    return paired_bootstrap(scores, len(dev if groups is None else groups), seed=0, draws=draws)
 
 
 def _doubts(labelled: LabelledData, baseline: Path) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     n_read = len(train)
     for name, records in dev.items():
         n_open = sum(isinstance(record, Question) and not record.answers for record in records)
-        if n_open and not options["can_refuse"]:
+        if n_open and not head.get("can_refuse", options["can_refuse"]):
             problems.note(
                 f"{name}: {n_open:,} of {len(records):,} questions have no answer, but all training questions have "
                 "one: the model always answers"

@@ -121,7 +121,7 @@ def _probe(
             found[reading.name] = {
                 "features": reading.features,
                 "mix": runs[0]["mix"],
-                **{split: summary([run[split] for run in runs]) for split in ("held_out", *dev)},
+                **{split: summary(recipe.metric, [run[split] for run in runs]) for split in ("held_out", *dev)},
             }
             tell(f"  {recipe.metric} held out: {found[reading.name]['held_out']['mean']:.4f}")
     finally:

@@ -7,13 +7,16 @@ from firth.finetuning.labelled import MUCH_SHARED
 
 
 def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
-    """The score of every way at the largest number of labels that all were fitted to; None if all have equally many.
+    """The score of every way at the largest number of labels that all were fitted to; None if all have equally many,
+    or there is no such number.
 
     ``curve``: each way's scores by number of labels.
     """
-    last = {max(scores) for scores in curve.values()}
-    n = min(last)
-    return {"labels": n, "scores": {way: scores[n] for way, scores in curve.items()}} if len(last) > 1 else None
+    common = set[int].intersection(*map(set, curve.values()))
+    if not common or len({max(scores) for scores in curve.values()}) == 1:
+        return None
+    n = max(common)
+    return {"labels": n, "scores": {way: scores[n] for way, scores in curve.items()}}
 
 
 def recommendation(results: Mapping[str, Any]) -> str:

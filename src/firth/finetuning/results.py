@@ -39,10 +39,10 @@ def results_of(
 ) -> dict[str, Any]:
     """The results of all runs. ``by_setting``: the runs of each combination; ``scored``: those of the chosen one."""
     dev = {
-        name: {metric: summary([run["dev"][name][metric] for run in scored]) for metric in scored[0]["dev"][name]}
+        name: {m: summary(m, [run["dev"][name][m] for run in scored]) for m in scored[0]["dev"][name]}
         for name in labelled.dev
     }
-    held = {metric: summary([run["held_out"][metric] for run in scored]) for metric in scored[0]["held_out"]}
+    held = {m: summary(m, [run["held_out"][m] for run in scored]) for m in scored[0]["held_out"]}
     best = best_of(scored)
     return {
         "task": recipe.task,
@@ -72,10 +72,11 @@ def results_of(
     }
 
 
-def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation and 95 % interval of a score over seeds, the best, and all values."""
+def summary(metric: str, values: Sequence[float]) -> dict[str, Any]:
+    """Mean, standard deviation and 95 % interval of a score over seeds, the best (of errors the least), and all."""
     mean, deviation, half_width = mean_interval(values)
-    return {"mean": mean, "sd": deviation, "interval": half_width, "best": max(values), "values": list(values)}
+    best = min(values) if metric == "mean_absolute_error" else max(values)
+    return {"mean": mean, "sd": deviation, "interval": half_width, "best": best, "values": list(values)}
 
 
 def format_score(score: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from firth.text.tokenizer import Tokenizer
 from firth.training.checkpoint import has_begun
 from firth.training.collectives import World
 from firth.training.layer_rates import layer_scales
+from firth.training.log import summary_writer
 from firth.training.schedules import rate_of
 from firth.training.trainer import Trainer
 from firth.vectors.fixed_words import fill_words
@@ -139,6 +140,8 @@ def assemble(
     """Build a run's trainer and loader. ``measured``: only to measure speed, so weights do not matter."""
     corpus = Corpus(recipe.data.corpus, cache_gb=recipe.data.cache_gb)
     _check_fits(recipe, corpus, world)
+    if recipe.train.tensorboard and world.leads:
+        summary_writer()  # before anything is written
     # Not part of the run's identity: with more processes there may be enough room.
     config = dataclasses.replace(recipe.train, recompute=recipe.train.recompute or world.recompute)
     if world.leads or world.group is None:  # one process per machine loads the weights
@@ -193,7 +196,9 @@ def assemble(
         device=machine.device,
         world=world,
         tell=tell,
-        advice=(
+        advice=""
+        if measured
+        else (
             f"Inspect that batch with: firth pretrain --resume {run} --replay {{place}}. To begin again with other "
             f"values, delete {run} or choose another --out."
         ),

@@ -56,6 +56,8 @@ def train_on_cluster(
         kind = "GPU" if cluster.gpus else "CPU"
         room = cluster.gpus or cluster.cpus
         slots = recipe.train.micro_batches or most_slots(recipe)
+        if processes != "auto" and processes < 1:
+            raise ConfigError(f"processes={processes}: expected at least 1, or auto")
         if processes != "auto" and processes > room:
             raise ConfigError(f"--processes {processes}: the cluster has {room} {kind}s")
         if processes != "auto" and (processes > slots or (recipe.train.micro_batches and slots % processes)):

@@ -102,8 +102,10 @@ def read_recipe(data: Mapping[str, Any], settings: Settings, where: str, vocab_s
     row = SYSTEMS[system]
     given = {} if vocab_size is None else {"vocab_size": vocab_size}
     plain["encoder"] = given | sizes | dict(row.fixed) | plain["encoder"]
-    if not plain["data"].keys() & _SEQUENCES:
-        plain["data"] |= sequences
+    if "instances" not in plain["data"]:
+        # A length of one's own replaces both lengths of the model.
+        kept = {"instances"} if "length" in plain["data"] else _SEQUENCES
+        plain["data"] = {key: value for key, value in sequences.items() if key in kept} | plain["data"]
     plain["data"].setdefault("instances", row.instances[0])
     for table, values in row.pretraining.items():
         plain[table] = {**values, **plain[table]}

@@ -11,6 +11,7 @@ import torch
 
 from firth.data.batch import Batch
 from firth.data.loader import Place
+from firth.files import lock
 from firth.machine import deterministic, find_machine
 from firth.pretraining.assembly import assemble, weights_of
 from firth.pretraining.run import recipe_at
@@ -28,7 +29,7 @@ def replay(
     """
     run = Path(run)
     recipe = recipe_at(run, corpus)
-    with deterministic():
+    with lock(run), deterministic():  # resuming puts back what a kill left under another name
         trainer, loader = assemble(recipe, run, find_machine(recipe.train.precision), World(), tell)
         trainer.resume(partial(weights_of, trainer.objective, recipe))
         batch = loader.batch_at(Place.parse(place))

@@ -48,12 +48,16 @@ _FEWEST_MEASURED = 2
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a run. ``finished``: False if the run was asked to stop; it can then be resumed."""
+    """The outcome of a run. ``finished``: False if the run was asked to stop; it can then be resumed.
+
+    ``asked_to_stop``: also if that was in the last step; then whatever would follow should not begin.
+    """
 
     run: Path
     finished: bool
     step: int
     best: float | None
+    asked_to_stop: bool = False
 
     @property
     def model(self) -> Loaded:
@@ -154,7 +158,7 @@ def pretrain_or_resume(
     else:
         remove_folder(run)  # killed before its first checkpoint
         outcome = pretrain(recipe(), run, tell, processes=processes)
-    if not outcome.finished:
+    if not outcome.finished or outcome.asked_to_stop:
         raise KeyboardInterrupt
     return outcome
 
@@ -307,7 +311,7 @@ def train(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None]
         finished = trainer.fit()
         if world.leads and finished:
             _report(run, recipe, tell)
-    return Outcome(run, finished, trainer.state.step, trainer.state.best)
+    return Outcome(run, finished, trainer.state.step, trainer.state.best, trainer.asked_to_stop)
 
 
 @contextlib.contextmanager

@@ -36,8 +36,8 @@ from firth.formats.table import open_model
 from firth.inference.score import score_outputs
 from firth.manifest import MANIFEST
 from firth.metrics.bootstrap import mean_interval
-from firth.pretraining.run import RECIPE, pretrain
-from firth.pretraining.run import resume as resume_pretraining
+from firth.pretraining import run as job
+from firth.pretraining.recipe import Pretrain
 from firth.progress import silent
 from firth.studies.cells import StudyCell, check_data
 from firth.systems import resolve_model
@@ -259,15 +259,14 @@ def adapt_cell(
     ``own_text``: options, as tables of a pre-training recipe. ``more_text``: a file of more text, one text per line.
     """
     run, corpus = folder / _RUN, folder / "corpus"
-    if (run / RECIPE).is_file():
-        outcome = resume_pretraining(run)
-    else:
+
+    def begin() -> Pretrain:
         if not (corpus / MANIFEST).is_file():
             prepare_own_text(folder, corpus, recipe, more_text)
         data = {**own_text["data"], "corpus": str(corpus)}
-        outcome = pretrain({"model": recipe["model"], **own_text, "data": data}, run)
-    if not outcome.finished:
-        raise KeyboardInterrupt
+        return job.resolve({"model": recipe["model"], **own_text, "data": data}, (), str(folder))
+
+    outcome = job.pretrain_or_resume(run, begin)
     tokens = sum(shard["tokens"] for shard in read_json(corpus / MANIFEST)["train"])
     dev = read_json(run / "model" / "firth.json")["provenance"]["dev"]
     return {"tokens": tokens, "steps": outcome.step, "dev": dev}
@@ -292,7 +291,7 @@ def prepare_own_text(folder: Path, corpus: Path, recipe: dict[str, Any], more_te
 def tune_cell(folder: Path, *, recipe: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     """Fine-tune with all seeds; returns the scores, and the cost."""
     run = folder / _RUN
-    if (run / RECIPE).is_file() and (run / IDENTITY).is_file():
+    if (run / job.RECIPE).is_file() and (run / IDENTITY).is_file():
         tuned = resume(run)
     else:
         tuned = run_resolved(resolve(recipe, settings, str(folder)), run)

@@ -1,7 +1,7 @@
 """Split and sample labelled data by hashing: the same on every machine, whatever the order of the records."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 from unicodedata import normalize
 
@@ -82,6 +82,14 @@ def split_key(record: Record) -> str:
     if record.group:
         return f"group/{record.group}"
     return _passage_key(record)
+
+
+def numbers_by(records: Sequence[R], key: Callable[[R], str]) -> dict[str, list[int]]:
+    """The indices of the records with each key."""
+    found: dict[str, list[int]] = {}
+    for number, record in enumerate(records):
+        found.setdefault(key(record), []).append(number)
+    return found
 
 
 def _passage_key(record: Record) -> str:

@@ -6,7 +6,7 @@ The cores are contiguous, so every word is tagged once.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -141,14 +141,15 @@ def _word_placer(records: Mapping[int, Tagged], maker: RowMaker) -> Callable[[in
 def _character_placer(records: Mapping[int, Tagged], maker: RowMaker) -> Callable[[int], list[PlacedWord]]:
     """Place each token as a word whose units are the characters it covers.
 
-    A character without a token (a space) belongs to none: its tag follows from its neighbours.
+    A character without a token (a space) belongs to none: its tag follows from its neighbours. A token that begins no
+    character, such as the second of a syllable, belongs to the word before it, or to the first one.
     """
     rows = maker.tokenizer.encode_many([record.text for record in records.values()])
     encoded = dict(zip(records, rows, strict=True))
 
     def place(number: int) -> list[PlacedWord]:
         units = records[number].spans
-        placed, unit = [], 0
+        placed, unit, before = list[PlacedWord](), 0, list[int]()
         for piece, (begin, end) in zip(encoded[number].ids, encoded[number].offsets, strict=True):
             while unit < len(units) and units[unit][1] <= begin:
                 unit += 1
@@ -156,7 +157,12 @@ def _character_placer(records: Mapping[int, Tagged], maker: RowMaker) -> Callabl
             while unit < len(units) and units[unit][0] < end:
                 unit += 1
             if unit > first:
-                placed.append(PlacedWord((piece,), number, first, unit - first))
+                placed.append(PlacedWord((*before, piece), number, first, unit - first))
+                before.clear()
+            elif placed:
+                placed[-1] = replace(placed[-1], ids=(*placed[-1].ids, piece))
+            else:
+                before.append(piece)
         return placed
 
     return place

@@ -63,13 +63,14 @@ def allowed(previous: str | None, following: str | None, scheme: Scheme) -> bool
 def respelled(tags: Iterable[str]) -> dict[str, str]:
     """Map the tags of entities to their spelling here, such as ``PER-B`` and ``PER_B`` to B-PER, and L-PER to E-PER.
 
-    A hyphen alone becomes O. Empty if not all of ``tags`` are of entities in the same spelling.
+    A hyphen alone becomes O. Empty if ``tags`` are not of entities: less than half are in the same spelling. The others
+    stay as they are, for whoever checks the order of tags to name them.
     """
     names = {*tags}
     outside = {tag: OUTSIDE for tag in ("-", OUTSIDE) if tag in names}
     for spelling in _SPELLINGS:
         found = {tag: match for tag in names if (match := spelling.fullmatch(tag))}
-        if found and names <= {*found, *outside}:
+        if 2 * len(found) > len(names - outside.keys()):
             read = {tag: f"{_FROM_BILOU.get(m['place'], m['place'])}-{m['label']}" for tag, m in found.items()}
             return outside | read
     return {}

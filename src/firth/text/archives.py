@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from firth.errors import InputError
 from firth.files import check_regular
+from firth.manifest import POINTER_ADVICE, is_pointer
 from firth.text.streams import UnpackedStreams
 from firth.text.zstd import open_zstd
 
@@ -26,22 +27,12 @@ _MAGIC: dict[str, tuple[bytes, ...]] = {
 }
 
 
-# What Git LFS leaves of a file that it has not fetched.
-_POINTER = b"version https://git-lfs.github.com/spec/"
-POINTER_ADVICE = "a pointer of Git LFS, not the file itself: fetch it with git lfs pull"
-
-
-def is_pointer(start: bytes) -> bool:
-    """Whether a file that starts with these bytes is a pointer of Git LFS."""
-    return start.startswith(_POINTER)
-
-
 def unpacked(raw: io.BufferedReader, suffix: str) -> BinaryIO:
     """Decompress an open file whose name ends in ``suffix``; other files are returned unchanged.
 
     Opening or reading a damaged file raises an exception of BROKEN_ARCHIVE; a pointer of Git LFS is an InputError.
     """
-    if is_pointer(raw.peek(len(_POINTER))):
+    if is_pointer(raw.peek(64)):
         raise InputError(f"{getattr(raw, 'name', 'the file')}: {POINTER_ADVICE}")
     # The libraries read a file of no bytes, and an archive preceded by zeros, as an empty text.
     if suffix in _MAGIC and not raw.peek(2).startswith(_MAGIC[suffix]):

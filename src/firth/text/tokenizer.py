@@ -375,16 +375,16 @@ def whole_text(text: str) -> str:
 
 
 def _whole_spans(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Extend spans over combining marks and jamo that NFC composed into a character.
+    """Extend spans over the combining marks and jamo that a normaliser composed or removed.
 
-    The library maps a composed character only to its first part.
+    The library maps a token only to the first of the characters that it was made of.
     """
-    if unicodedata.is_normalized("NFC", text):
+    if text.isascii():
         return offsets
     spans: list[tuple[int, int]] = []
     limits = [start for start, _ in offsets[1:]] + [len(text)]
     for (start, end), limit in zip(offsets, limits, strict=False):
-        while end < limit and (unicodedata.combining(text[end]) or "\u1160" <= text[end] <= "\u11ff"):
+        while end < limit and (unicodedata.category(text[end])[0] == "M" or "\u1160" <= text[end] <= "\u11ff"):
             end += 1
         spans.append((start, end))
     return spans

@@ -165,7 +165,8 @@ def list_checkpoints(checkpoints: Path) -> list[tuple[int, Path]]:
 def has_begun(run: Path) -> bool:
     """Whether a run has a checkpoint, however damaged, or a model: something to resume from, or to lose."""
     models = (run / "model", run / ".model.old")
-    return bool(list_checkpoints(run / "checkpoints")) or any(model.exists() for model in models)
+    replaced = (run / "checkpoints").glob(".step-*.old")
+    return bool(list_checkpoints(run / "checkpoints")) or any(replaced) or any(model.exists() for model in models)
 
 
 def recover_checkpoints(checkpoints: Path) -> None:

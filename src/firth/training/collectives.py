@@ -106,9 +106,13 @@ def any_rank(flag: bool, world: World) -> bool:
 
 
 def join_texts(texts: list[str], world: World) -> list[str]:
-    """Gather the texts of all processes, in rank order; under torchrun only those of this one."""
-    if world.group is None:
+    """Gather the texts of all processes, in rank order."""
+    if world.size == 1:
         return texts
+    if world.group is None:
+        gathered: list[list[str]] = [[]] * world.size
+        dist.all_gather_object(gathered, texts)
+        return [text for some in gathered for text in some]
     return [text for some in world.group.all_gather(json.dumps(texts).encode()) for text in json.loads(some)]
 
 

@@ -19,9 +19,6 @@ class Log:
     """
 
     def __init__(self, path: Path | None, offset: int = 0, tensorboard: bool = False, step: int = 0):
-        length = path.stat().st_size if path is not None and path.exists() else 0
-        if path is not None and length < offset:
-            raise CheckpointError(f"{path} has {length} bytes, the checkpoint expects {offset}: it was truncated")
         self._writer = _tensorboard(path.parent, step) if path is not None and tensorboard else None
         self._file: BinaryIO = append_to(path) if path is not None else open(os.devnull, "ab")  # noqa: SIM115  # closed by close
         if path is not None:
@@ -39,10 +36,7 @@ class Log:
             self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
             self._file.flush()
         except OSError as error:
-            raise SaveError(
-                f"{self._file.name} could not be written: {error.strerror}. "
-                f"Make room, then resume: checkpoints are whole"
-            ) from None
+            raise self._not_written(error) from None
         if self._writer:
             for name, value in values.items():
                 if isinstance(value, (int, float)):
@@ -50,9 +44,17 @@ class Log:
 
     def sync(self) -> int:
         """Flush to disk; returns the offset."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._not_written(error) from None
         return self.offset
+
+    def _not_written(self, error: OSError) -> SaveError:
+        return SaveError(
+            f"{self._file.name} could not be written: {error.strerror}. Make room, then resume: checkpoints are whole"
+        )
 
     def close(self) -> None:
         if self._writer:
@@ -63,11 +65,16 @@ class Log:
 
 
 def _tensorboard(folder: Path, step: int) -> Any:
+    return summary_writer()(str(folder), purge_step=step + 1)  # it drops that step too
+
+
+def summary_writer() -> Any:
+    """The class that writes for TensorBoard; ConfigError if it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ConfigError("train.tensorboard needs TensorBoard: pip install 'firth[track]'") from None
-    return SummaryWriter(str(folder), purge_step=step + 1)  # it drops that step too
+    return SummaryWriter
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

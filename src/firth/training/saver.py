@@ -13,7 +13,7 @@ from torch import Tensor
 from firth.errors import SaveError
 from firth.files import write_folder
 from firth.training.checkpoint import fill_checkpoint, save_checkpoint, save_share, staged_checkpoint
-from firth.training.collectives import World, any_rank, barrier, text_of_leader
+from firth.training.collectives import World, any_rank, barrier, join_texts, text_of_leader
 from firth.training.writer import BackgroundWriter, copies, room_for_copies
 
 _Result = TypeVar("_Result")
@@ -143,13 +143,13 @@ class Saver:
             return
         error = shares.written.result()
         self._shares = None
-        if not any_rank(bool(error), self.world):
+        rank, size = self.world.rank + 1, self.world.size
+        failed = join_texts([f"process {rank} of {size} could not finish it: {error}"] if error else [], self.world)
+        if not failed:
             self._write(shares.staged.close)
             return
-        why = f"{error}; all processes need the same disk" if error else "see the message of another process"
-        rank, size = self.world.rank + 1, self.world.size
         shares.abandon()
-        raise SaveError(f"{shares.train.parent.parent}: process {rank} of {size} could not finish it: {why}")
+        raise SaveError(f"{shares.train.parent.parent}: {failed[0]}; all processes need the same disk")
 
     def _write(self, job: Callable[[], _Result]) -> Future[_Result]:
         """Run a write job in the thread, or at once outside of ``writing``."""

@@ -340,8 +340,6 @@ class Trainer:
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32, cache_enabled=cached)
 
     def _not_finite(self, what: str, places: list[str]) -> str:
-        if not places:
-            return f"{what} in step {self.state.step + 1}, in a batch of another process: see its message"
         return (
             f"{what} in step {self.state.step + 1}, batch {', '.join(places)}. {self.advice.format(place=places[0])} "
             f"{self._causes()}"
@@ -499,6 +497,7 @@ class Trainer:
         if self.world.leads:
             recover_checkpoints(self.run / "checkpoints")
             recover(self.run / "model")
+        barrier(self.world)  # or another process could find an older checkpoint than the restored one
         path = newest_checkpoint(self.run / "checkpoints", self.tell)
         if path is None:
             left = (self.run / "model").exists()

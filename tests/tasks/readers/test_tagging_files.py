@@ -330,3 +330,15 @@ def test_entity_tags_in_other_spellings_are_entities(tags: tuple[str, ...], read
     problems = Problems()
     (found,) = in_bio([Tagged("a b c", ((0, 1), (2, 3), (4, 5)), tags)], problems)
     assert found.tags == read and any(note in line for line in problems.report())
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_numbers_the_words_is_not_the_words(tmp_path: Path, first: int) -> None:
+    """As in Naver's files, and in CoNLL-X."""
+    path = tmp_path / "naver.conll"
+    words = [("비토리오", "PER_B"), ("양일", "DAT_B"), ("만에", "-"), (".", "-")]
+    path.write_text("".join(f"{i}\t{word}\t{tag}\n" for i, (word, tag) in enumerate(words, first)), "utf-8")
+    with pytest.raises(InputError, match=r"naver.conll:1: column 0 numbers the words, .* such as word=1,tag=2"):
+        list(read_conll(path, Problems(skip_bad=True)))
+    (record,) = in_bio(read_conll(path, Problems(), word=1), Problems())
+    assert record.tags == ("B-PER", "B-DAT", "O", "O") and record.words[0] == "비토리오"

@@ -111,7 +111,8 @@ def read_conll(
         tags = tuple(_read_tag(found, where) for _, found, where in rows) if labelled else None
         return Tagged(text, spans, tags, rows[0][2], group=sentence.group)
 
-    return check_records(path, make_each(_conll_sentences(path), make, problems), problems)
+    sentences = _without_numbers(path, _conll_sentences(path), word)
+    return check_records(path, make_each(sentences, make, problems), problems)
 
 
 @dataclass(slots=True)
@@ -138,6 +139,25 @@ def _conll_sentences(path: Path) -> Iterator[_Columns]:
             lines.append((number, _split(line, by_tab)))
     if lines:
         yield _Columns(lines, width, group)
+
+
+def _without_numbers(path: Path, sentences: Iterable[_Columns], word: int) -> Iterator[_Columns]:
+    """The same sentences; InputError if their words are numbers that count them, as in Naver's files and CoNLL-X.
+
+    The first sentence of three words or more tells.
+    """
+    known = False
+    for sentence in sentences:
+        n = len(sentence.lines)
+        if n > 2 and not known and sentence.width > 2 and -sentence.width <= word < sentence.width:
+            known = True
+            words = [columns[word] for _, columns in sentence.lines if len(columns) == sentence.width]
+            if words in ([str(i) for i in range(n)], [str(i + 1) for i in range(n)]):
+                raise InputError(
+                    f"{path}:{sentence.lines[0][0]}: column {word} numbers the words, expected the words themselves; "
+                    f"name the columns, such as word={word + 1},tag={sentence.width - 1}"
+                )
+        yield sentence
 
 
 def _layout_of(lines: Iterator[tuple[int, str]]) -> tuple[int, bool, Iterator[tuple[int, str]]]:
