@@ -15,6 +15,7 @@ from tiny_language_models import tiny_language_model
 from firth.data.rows import pack_lists
 from firth.errors import CheckpointError, ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, write_model
+from firth.inference import masks
 from firth.inference.embedding import layer_number
 from firth.inference.masks import check_masked
 from firth.inference.model import Model, load_model
@@ -174,6 +175,21 @@ def test_many_texts_are_answered_in_order_whatever_the_batches(model: Model) -> 
                     [c.probability for c in y.candidates], rel=1e-4
                 )
                 assert [c.token for c in x.candidates] == [c.token for c in y.candidates]
+
+
+def test_masks_are_predicted_some_at_a_time(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["the [MASK] [MASK] [MASK]", "[MASK] cat [MASK]"]
+    expected = model.fill_mask(texts)
+    sizes = list[int]()
+    logits = model.loaded.objective.logits
+    monkeypatch.setattr(model.loaded.objective, "logits", lambda rows: (sizes.append(len(rows)), logits(rows))[1])
+    monkeypatch.setattr(masks, "_AT_ONCE", 2)
+    found = model.fill_mask(texts)
+    assert sizes == [2, 2, 1]
+    for one, other in zip(found, expected, strict=True):
+        assert [blank.start for blank in one] == [blank.start for blank in other]
+        for x, y in zip(one, other, strict=True):
+            assert [c.token for c in x.candidates] == [c.token for c in y.candidates]
 
 
 def test_probabilities_of_the_whole_vocabulary_add_up(model: Model) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -368,3 +369,23 @@ def test_the_time_of_a_batch_counts_once_for_each_request(serve: Serve) -> None:
 
     spent, elapsed = serve(work, "masked")
     assert all(0 < one <= elapsed for one in spent)
+
+
+def test_who_waits_for_a_thread_of_a_server_that_stops_is_told(serve: Serve) -> None:
+    async def work(client: Client) -> Any:
+        engine, held = client.state.engine, threading.Event()
+        threads = ThreadPoolExecutor(1)
+        first = asyncio.ensure_future(engine.in_thread(threads, held.wait))
+        waiting, left = (asyncio.ensure_future(engine.in_thread(threads, held.wait)) for _ in range(2))
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.sleep(0)
+        threads.shutdown(wait=False, cancel_futures=True)
+        late = asyncio.ensure_future(engine.in_thread(threads, held.wait))
+        refused = await asyncio.gather(waiting, late, left, return_exceptions=True)
+        held.set()
+        return await first, refused
+
+    first, (waiting, late, left) = serve(work, "tfidf")
+    assert first is True and isinstance(left, asyncio.CancelledError)
+    assert [(error.status, error.reason) for error in (waiting, late)] == [(503, "stopping")] * 2

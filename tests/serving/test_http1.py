@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from firth.serving.http1 import Http1Protocol
+from firth.serving.http1 import MOST_HEAD_BYTES, Http1Protocol
 from firth.serving.server import listen, start_http
 
 BODY = b"a body\r\nUpgrade: of text\r\n\r\nupgrade: too"
@@ -73,3 +73,14 @@ def test_an_offer_that_is_divided_between_packets_is_ignored_too(monkeypatch: py
 def test_a_client_is_who_has_the_connection(address: tuple[str, int]) -> None:
     with socket.create_connection(address, timeout=60) as connection:
         assert told(connection, b"X-Forwarded-For: 10.0.0.7")["client"] == "127.0.0.1"
+
+
+def test_headers_are_limited_in_length(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=60) as connection:
+        for _ in range(3):  # each request's own
+            assert told(connection, b"A: " + b"a" * (MOST_HEAD_BYTES // 2))["body"] == BODY.decode()
+    for endless in (b"GET /" + b"a" * MOST_HEAD_BYTES, b"GET / HTTP/1.1\r\nA: " + b"a" * MOST_HEAD_BYTES):
+        with socket.create_connection(address, timeout=60) as connection:
+            connection.sendall(endless)
+            found = b"".join(iter(lambda: connection.recv(4096), b""))  # noqa: B023  # called at once
+            assert found.startswith(b"HTTP/1.1 400") and found.endswith(b"headers are longer than 65,536 bytes.")

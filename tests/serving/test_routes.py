@@ -18,6 +18,7 @@ from served import Client, Serve
 from tiny_language_models import LEFT_TO_RIGHT, tiny_language_model
 
 from firth.baseline.config import JointConfig
+from firth.baseline.fit import fit_tfidf
 from firth.baseline.model import Baseline
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.joint import Joint
@@ -27,6 +28,7 @@ from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
 from firth.objectives.config import TiedLMConfig
 from firth.objectives.next_token import TiedLM
+from firth.serving import hosted as hosting
 from firth.serving.config import Limits
 from firth.serving.hosted import Hosted
 from firth.serving.kserve import packed, unpack_strings
@@ -34,6 +36,7 @@ from firth.serving.refusals import RefusalError
 from firth.serving.tei import relevant_label
 from firth.tasks.config import ClassifyConfig, WindowConfig
 from firth.tasks.table import TASKS
+from firth.text.records import Text
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import BPE_SPECIALS, SPECIALS, WORDS
 
@@ -205,8 +208,40 @@ def test_info_says_which_models_read_two_texts_apart(serve: Serve) -> None:
 def test_a_joint_model_reads_what_its_baseline_does(predictors: dict[str, Any]) -> None:
     config = JointConfig(kind="classify", labels=("no", "yes"))
     joint = Joint(config, predictors["tfidf"].method, predictors["single"])
-    assert Hosted("a", Path("a"), Baseline(joint)).pairs is False
+    hosted = Hosted("a", Path("a"), Baseline(joint))
+    assert hosted.pairs is False and hosted.encoder is predictors["single"]
     assert Hosted("a", Path("a"), predictors["classify"]).pairs is None, "a folder that says nothing refuses nothing"
+
+
+def test_a_joint_model_s_windows_are_rows_of_the_queue(predictors: dict[str, Any]) -> None:
+    config = JointConfig(kind="classify", labels=("a", "b", "c"))
+    texts = [Text("a good day", "a"), Text("a bad day", "b"), Text("good", "c"), Text("bad", "b")]
+    tfidf = fit_tfidf("classify", config.labels, texts, [], lambda texts, answers: 0.0).model
+    joint = Baseline(Joint(config, tfidf, predictors["classify"]))
+    asked = ["a good day", "the old farmer " * 20]
+    job = Hosted("a", Path("a"), joint).predict(asked)
+    prepared = job.prepare()
+    assert len(prepared.rows) > 3 and max(row.tokens for row in prepared.rows) <= 24
+    found = prepared.answers(job.forward.run([row.work for row in prepared.rows]))
+    for (_, answer), expected in zip(found, joint.predict(asked), strict=True):
+        assert answer.probabilities == pytest.approx(expected.probabilities, abs=1e-6)
+        assert answer.windows == expected.windows
+
+
+def test_a_text_that_is_read_in_one_piece_is_limited(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "MOST_TOKENS", 8)
+
+    async def work(client: Client) -> Any:
+        long = "the old farmer " * 4
+        wholes = [await client.post(f"/models/{name}/embed", {"inputs": long}) for name in ("mt", "masked")]
+        return [*wholes, await client.post("/models/mt/embed", {"inputs": long, "truncate": True})]
+
+    refused, in_windows, cut = serve(work, "mt", "masked")
+    assert (
+        refused.status_code == 422 and "mt reads a text in one piece, and this server reads at most 8" in refused.text
+    )
+    assert in_windows.status_code == 200
+    assert cut.status_code == 200 and cut.headers["x-truncated"] == "true"
 
 
 def test_a_model_of_single_texts_ranks_nothing(serve: Serve) -> None:
@@ -255,21 +290,23 @@ def test_below_the_threshold_the_answer_is_null_with_its_score(serve: Serve, pre
 
 
 def test_embeddings_of_tei_openai_and_hugging_face_agree(serve: Serve, predictors: dict[str, Any]) -> None:
+    expected = predictors["masked"].embed(TEXTS)
+
     async def work(client: Client) -> Any:
         asked = (
             client.post("/embed", {"inputs": TEXTS, "normalize": False}),
             client.post("/embed", {"inputs": TEXTS}),
             client.post("/v1/embeddings", {"model": "masked", "input": TEXTS}),
             client.post("/v1/embeddings", {"model": "masked", "input": TEXTS, "encoding_format": "base64"}),
-            client.post("/feature-extraction", {"inputs": TEXTS}),
+            client.post("/feature-extraction", {"inputs": TEXTS, "dimensions": len(expected[0])}),
+            client.post("/feature-extraction", {"inputs": TEXTS, "dimensions": 1}),
             client.post("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}}),
             client.post("/embed_all", {"inputs": TEXTS[:1]}),
         )
         return [answer.json() for answer in await asyncio.gather(*asked)]
 
-    raw, unit, openai, coded, features, cosines, tokens = serve(work, "masked")
-    model = predictors["masked"]
-    expected = model.embed(TEXTS)
+    raw, unit, openai, coded, features, shorter, cosines, tokens = serve(work, "masked")
+    assert "dimensions=1" in shorter["error"]
     np.testing.assert_allclose(raw, expected, atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-5)
     np.testing.assert_allclose([one["embedding"] for one in openai["data"]], unit, atol=1e-5)

@@ -81,6 +81,19 @@ def test_the_word_not_asked_for_longest_is_forgotten(monkeypatch: pytest.MonkeyP
     assert tokenizer.ids_many(["b"]) == [[c + 1]]
 
 
+def test_words_are_forgotten_too_if_they_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_words, "MOST_CHARACTERS", 5)
+    tokenizer = opened(spaced_words([]))
+    ((a,), (bcd,), (again,), (ef,)) = tokenizer.ids_many(["a", "bcd", "a", "ef"])
+    assert again == a and [tokenizer.piece(number) for number in (a, ef)] == ["a", "ef"]
+    with pytest.raises(TokenizerError, match=f"id {bcd} is no remembered word"):
+        tokenizer.piece(bcd)
+    ((longest,),) = tokenizer.ids_many(["ghijklm"])
+    assert tokenizer.piece(longest) == "ghijklm", "a word beyond the limit replaces all others"
+    with pytest.raises(TokenizerError, match=f"id {a} is no remembered word"):
+        tokenizer.piece(a)
+
+
 def test_elsewhere_it_begins_without_the_words_met_here() -> None:
     tokenizer = opened(closed())
     tokenizer.ids_many(["one two three"])

@@ -61,7 +61,10 @@ class Joint:
         """The predictions, in order."""
         if not texts:
             return []
-        read = [answer for _, answer in self.encoder.answer_stream(texts)]
+        return self.combine(texts, [answer for _, answer in self.encoder.answer_stream(texts)])
+
+    def combine(self, texts: Sequence[Text], read: Sequence[TextAnswer]) -> list[TextAnswer]:
+        """The predictions for texts (at least one) that the encoder has ``read``: its own predictions."""
         ours = log_odds(self.tfidf.answers(texts), self.labels)
         found = answers_of(mixed(log_odds(read, self.labels), ours, self.config.weight), self.config)
         return [replace(one, windows=of.windows, cut=of.cut) for one, of in zip(found, read, strict=True)]

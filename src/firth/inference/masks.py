@@ -4,11 +4,13 @@ The first needs only the tokenizer; the caller runs the model and chooses the ba
 or those that pre-training would put into it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from firth.data.config import MaskingConfig
 from firth.data.masking import Masker
@@ -17,10 +19,13 @@ from firth.errors import ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, Loaded
 from firth.inference.outputs import check_finite
 from firth.objectives.masked_lm import MaskedLM
+from firth.packed import Hidden
 from firth.systems import has_weights
 from firth.text.tokenizer import whole_text
 
 MASK = "[MASK]"
+# Positions predicted at a time: each has a number for every token of the vocabulary.
+_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,40 +140,49 @@ def hidden_row(loaded: Loaded, text: str, config: MaskingConfig, seed: int) -> H
 
 @torch.inference_mode()
 def guess_rows(loaded: Loaded, rows: Sequence[HiddenRow], top_k: int, device: torch.device) -> list[list[Guess]]:
-    """Predict the chosen positions of each sequence, all in one batch."""
+    """Predict the chosen positions of each sequence, all in one batch; CheckpointError if outputs are not finite."""
     objective = check_masked(loaded, top_k)
     hidden = objective.encoder(pack_lists([row.ids for row in rows]).to(device), keep=(-1,))
-    offsets = hidden.rows.first.tolist()
-    index = [offset + place for offset, row in zip(offsets, rows, strict=True) for place in row.chosen]
-    shares = objective.logits(hidden.top.index_select(0, torch.tensor(index, device=device))).float().softmax(1)
-    labels = torch.tensor([label for row in rows for label in row.labels], device=device)
-    own = shares.gather(1, labels[:, None]).squeeze(1).tolist()
-    check_finite([own])
-    best, pieces = shares.topk(top_k), loaded.tokenizer.pieces
-    guesses = iter(
-        Guess(share, tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True)))
-        for share, values, ids in zip(own, best.values.tolist(), best.indices.tolist(), strict=True)
-    )
+    index = [at + place for at, row in zip(hidden.rows.first.tolist(), rows, strict=True) for place in row.chosen]
+    labels = torch.tensor([label for row in rows for label in row.labels], dtype=torch.long, device=device)
+    found = list[Guess]()
+    for shares, asked in zip(_shares(objective, hidden, index), labels.split(_AT_ONCE), strict=True):
+        own = shares.gather(1, asked[:, None]).squeeze(1).tolist()
+        found += map(Guess, own, _best(shares, top_k, loaded.tokenizer.pieces))
+    guesses = iter(found)
     return [[next(guesses) for _ in row.chosen] for row in rows]
 
 
 @torch.inference_mode()
 def fill_rows(loaded: Loaded, rows: Sequence[MaskedRow], top_k: int, device: torch.device) -> list[list[FilledMask]]:
-    """Predict the masks of each sequence, all in one batch."""
+    """Predict the masks of each sequence, all in one batch; CheckpointError if outputs are not finite."""
     objective, mask_id = check_masked(loaded, top_k), loaded.tokenizer.mask_id
     hidden = objective.encoder(pack_lists([row.ids for row in rows]).to(device), keep=(-1,))
-    index, where = list[int](), list[tuple[int, int]]()
-    for number, (offset, row) in enumerate(zip(hidden.rows.first.tolist(), rows, strict=True)):
-        index += [offset + place for place, piece in enumerate(row.ids) if piece == mask_id]
-        where += [(number, start) for start in row.starts]
-    chosen = hidden.top.index_select(0, torch.tensor(index, device=device))
-    best = objective.logits(chosen).float().softmax(1).topk(top_k)
+    index = [
+        at + place
+        for at, row in zip(hidden.rows.first.tolist(), rows, strict=True)
+        for place, piece in enumerate(row.ids)
+        if piece == mask_id
+    ]
+    shares = _shares(objective, hidden, index)
+    best = (found for some in shares for found in _best(some, top_k, loaded.tokenizer.pieces))
+    return [[FilledMask(start, next(best)) for start in row.starts] for row in rows]
+
+
+def _shares(objective: MaskedLM, hidden: Hidden, index: Sequence[int]) -> Iterator[Float[Tensor, "n V"]]:
+    """Yield the probabilities of all tokens at some positions of a batch, ``_AT_ONCE`` positions at a time."""
+    vectors = hidden.top.index_select(0, torch.tensor(index, dtype=torch.long, device=hidden.top.device))
+    for some in vectors.split(_AT_ONCE):
+        yield objective.logits(some).float().softmax(1)
+
+
+def _best(shares: Float[Tensor, "n V"], top_k: int, pieces: Sequence[str]) -> list[tuple[Candidate, ...]]:
+    best = shares.topk(top_k)
     check_finite([best.values.cpu().numpy()])
-    pieces, found = loaded.tokenizer.pieces, list[list[FilledMask]]([] for _ in rows)
-    for (number, start), values, ids in zip(where, best.values.tolist(), best.indices.tolist(), strict=True):
-        candidates = tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True))
-        found[number].append(FilledMask(start, candidates))
-    return found
+    return [
+        tuple(Candidate(pieces[i], p) for i, p in zip(ids, values, strict=True))
+        for values, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]
 
 
 def shorten(text: str) -> str:

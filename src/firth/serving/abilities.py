@@ -1,4 +1,4 @@
-"""The abilities of a served model, and the vectors of its words."""
+"""The abilities of a served model, its encoder, and the vectors of its words."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,18 @@ from firth.errors import ConfigError
 if TYPE_CHECKING:
     from firth.inference.model import Model
     from firth.inference.word_table import WordTable
+
+
+def encoder_of(predictor: "Model | Baseline") -> "Model | None":
+    """The model that reads tokens: of a joint model, its encoder; None for other baselines."""
+    if not isinstance(predictor, Baseline):
+        return predictor
+    if predictor.system != "joint":
+        return None
+    from firth.inference.joint import Joint
+
+    assert isinstance(predictor.method, Joint)
+    return predictor.method.encoder
 
 
 def words_of(predictor: "Model | Baseline") -> "WordTable | None":

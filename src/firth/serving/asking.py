@@ -44,6 +44,8 @@ T = TypeVar("T")
 # A list in a body: only the first wrong element is reported, however many there are.
 Listed = Annotated[list[T], Field(fail_fast=True)]
 Texts = str | Listed[str]
+# The last of an answer's server-sent events, as OpenAI's clients expect it.
+LAST_EVENT = b"data: [DONE]\n\n"
 
 
 @dataclass(eq=False)
@@ -245,6 +247,11 @@ def checked_ids(hosted: Hosted, ids: list[list[int]], limits: Limits) -> list[li
     if any(not 0 <= number < size for row in ids for number in row):
         raise RefusalError(422, "ids", f"a token id is outside the vocabulary of {size:,}")
     return ids
+
+
+def event(value: Any) -> bytes:
+    """A server-sent event."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
 def as_base64(vector: Any) -> str:

@@ -279,9 +279,23 @@ class Engine:
             return make()
         try:
             async with _until_deadline(caller):
-                return await asyncio.get_running_loop().run_in_executor(self.tokenizers, make)
+                return await self.in_thread(self.tokenizers, make)
         except TimeoutError:
             raise _late() from None
+
+    async def in_thread(self, threads: ThreadPoolExecutor, make: Callable[[], T]) -> T:
+        """Return what ``make`` returns, called in one of some threads; RefusalError 503 once they are stopped."""
+        try:
+            called = asyncio.get_running_loop().run_in_executor(threads, make)
+        except RuntimeError:
+            raise _stopping() from None
+        try:
+            return await called
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # the client has left
+                raise
+            raise _stopping() from None
 
     @asynccontextmanager
     async def tokenizer_turn(self, caller: Caller) -> AsyncIterator[None]:
@@ -364,7 +378,7 @@ class Engine:
         turn = self._turns.setdefault(caller.client, asyncio.Semaphore(_SEARCHES_A_CLIENT))
         try:
             async with _until_deadline(caller), turn:
-                return await asyncio.get_running_loop().run_in_executor(self.searches, run, through)
+                return await self.in_thread(self.searches, lambda: run(through))
         except TimeoutError:
             raise _late() from None
         finally:

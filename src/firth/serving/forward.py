@@ -51,9 +51,9 @@ class Forward:
 
     def _run(self, works: Sequence[Any]) -> list[Any]:
         hosted = self.hosted
-        if isinstance(hosted.predictor, Baseline):
+        if (model := hosted.encoder) is None:
+            assert isinstance(hosted.predictor, Baseline)
             return list(hosted.predictor.method.answers(works))
-        model = hosted.predictor
         if self.what == "predict":
             from firth.inference.answering import task_model
             from firth.inference.outputs import part_outputs

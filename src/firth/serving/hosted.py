@@ -8,25 +8,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from firth.baseline.model import Baseline
 from firth.errors import ConfigError, LengthError
 from firth.inference.precision import Precision
-from firth.serving.abilities import abilities_of, words_of
+from firth.serving.abilities import abilities_of, encoder_of, words_of
 from firth.serving.cost import CostModel
 from firth.serving.forward import Forward, Job, Prepared
 from firth.serving.scheduler import QueuedRow
 
 if TYPE_CHECKING:
+    from firth.inference.joint import Joint
     from firth.inference.model import Model
     from firth.inference.word_table import WordTable
     from firth.tasks.config import Pool
 
 # Characters that count as one token for a baseline.
 _CHARACTERS_A_TOKEN = 4
+# Tokens of one text for a model without a maximum length, which reads it in one piece while everybody else waits.
+MOST_TOKENS = 4096
 
 
 @dataclass(eq=False, slots=True)
@@ -39,6 +42,8 @@ class Hosted:
     threshold: float = 0.0
     precision: Precision = "float32"
     cost: CostModel = field(default_factory=CostModel)
+    # What reads tokens: the model itself, or the encoder of a joint model; None for other baselines.
+    encoder: "Model | None" = field(init=False)
     # For a model of whole words: the words, with their vectors.
     words: "WordTable | None" = field(init=False)
     # What clients can ask it for: names of ``ABILITY_ROUTES``.
@@ -47,6 +52,7 @@ class Hosted:
     pairs: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.encoder = encoder_of(self.predictor)
         self.words = words_of(self.predictor)
         self.abilities = abilities_of(self.predictor) | ({"find-nearest"} if self.words is not None else set())
         self.pairs = self.predictor.pairs
@@ -58,15 +64,15 @@ class Hosted:
 
     @property
     def model(self) -> "Model":
-        """The model with an encoder; ConfigError for a baseline."""
+        """The model, for all questions except predictions; ConfigError for a baseline."""
         if isinstance(self.predictor, Baseline):
-            raise ConfigError(f"{self.name} is a baseline ({self.predictor.system}), which has no encoder")
+            raise ConfigError(f"{self.name} is a baseline ({self.predictor.system}), which only predicts")
         return self.predictor
 
     @property
     def compute_type(self) -> str:
         """``"gpu"`` or ``"cpu"``."""
-        return "gpu" if not isinstance(self.predictor, Baseline) and self.predictor.device.type == "cuda" else "cpu"
+        return "gpu" if self.encoder is not None and self.encoder.device.type == "cuda" else "cpu"
 
     @property
     def tags_entities(self) -> bool:
@@ -77,9 +83,9 @@ class Hosted:
     @property
     def batch_matters(self) -> bool:
         """Whether a sequence's outputs depend on what else is in its batch."""
-        if isinstance(self.predictor, Baseline):
+        if self.encoder is None:
             return False
-        network = getattr(self.predictor.loaded.objective.config, "network", None)
+        network = getattr(self.encoder.loaded.objective.config, "network", None)
         return bool(getattr(network, "layer_norm", False))
 
     # Questions
@@ -89,15 +95,15 @@ class Hosted:
         return Job(Forward(self, "predict"), lambda: self._predict(items))
 
     def _predict(self, items: Sequence[Any]) -> Prepared:
-        records = [self.predictor.record(item) for item in items]
-        if isinstance(self.predictor, Baseline):
+        records: list[Any] = [self.predictor.record(item) for item in items]
+        if self.encoder is None:
             rows = [QueuedRow(1 + len(str(record)) // _CHARACTERS_A_TOKEN, record) for record in records]
             return Prepared(rows, lambda found: list(zip(records, found, strict=True)))
         from firth.inference.answering import examples_of, task_model
         from firth.inference.outputs import join_parts, n_tokens, parts_of
         from firth.tasks.table import TASKS
 
-        loaded = self.predictor.loaded
+        loaded = self.encoder.loaded
         model = task_model(loaded)
         examples, _ = examples_of(loaded, records)
         parts = parts_of(model, examples)
@@ -105,6 +111,8 @@ class Hosted:
         def answers(found: list[Any]) -> list[Any]:
             outputs = join_parts(examples, found)
             made = TASKS[loaded.task].answers(records, examples, outputs, model.config)
+            if isinstance(self.predictor, Baseline):
+                made = cast("Joint", self.predictor.method).combine(records, made)
             return list(zip(records, made, strict=True))
 
         rows = [QueuedRow(max(n_tokens(part), 1), part) for part in parts]
@@ -186,6 +194,7 @@ class Hosted:
         ``check``: raises an error for sequences that are refused before anything is computed.
         """
         from firth.inference.embedding import windows_of
+        from firth.inference.outputs import check_finite
 
         def prepare() -> Prepared:
             by_text, cut = self._rows(texts, truncate)
@@ -195,7 +204,7 @@ class Hosted:
 
             def answers(found: list[Any]) -> list[Any]:
                 joined = list(map(join, by_text, windows_of(by_text, found)))
-                _check_finite([array for one in joined for array in (one if isinstance(one, list) else [one])])
+                check_finite([array for one in joined for array in (one if isinstance(one, list) else [one])])
                 return joined
 
             n_windows = max(map(len, by_text), default=1)
@@ -211,15 +220,21 @@ class Hosted:
             ids: Sequence[Sequence[int]] = loaded.tokenizer.ids_many(list(texts))
         else:
             ids = texts
-        room = (loaded.window_length or 10**9) - loaded.layout.n_special
+        room = (loaded.window_length or MOST_TOKENS) - loaded.layout.n_special
         cut = truncate != "no" and any(len(row) > room for row in ids)
         if cut:
             ids = [row[:room] if truncate == "right" else row[-room:] for row in ids]
+        if loaded.window_length is None and (longest := max(map(len, ids), default=0)) > MOST_TOKENS:
+            raise LengthError(
+                f"inputs: a text of {longest:,} tokens; {self.name} reads a text in one piece, and this server reads "
+                f"at most {MOST_TOKENS:,} at once: send it in parts"
+            )
         return rows_of_ids(loaded, ids), cut
 
     def unknown(self, rows: Iterable[Sequence[int]]) -> int:
         """Count the ids of words that the vocabulary lacks; open words have ids beyond it."""
-        unk, size = self.model.loaded.tokenizer.unk_id, self.model.loaded.tokenizer.size
+        assert self.encoder is not None
+        unk, size = self.encoder.loaded.tokenizer.unk_id, self.encoder.loaded.tokenizer.size
         return sum(number == unk or number >= size for row in rows for number in row)
 
     def fill_mask(self, texts: Sequence[str], top_k: int) -> Job:
@@ -231,14 +246,8 @@ class Hosted:
 
         def prepare() -> Prepared:
             rows = [masked_row(loaded, text) for text in texts]
-
-            def answers(found: list[Any]) -> list[Any]:
-                _check_finite([np.array([c.probability for m in masks for c in m.candidates]) for masks in found])
-                return found
-
-            return Prepared(
-                [QueuedRow(len(row.ids), row) for row in rows], answers, unknown=self.unknown(row.ids for row in rows)
-            )
+            queued = [QueuedRow(len(row.ids), row) for row in rows]
+            return Prepared(queued, lambda found: found, unknown=self.unknown(row.ids for row in rows))
 
         return Job(Forward(self, "fill-mask", (top_k,)), prepare)
 
@@ -255,12 +264,7 @@ class Hosted:
 
         def prepare() -> Prepared:
             row = hidden_row(loaded, text, config, seed)
-
-            def answers(found: list[Any]) -> Any:
-                _check_finite([np.array([guess.probability for guess in found[0]])])
-                return row, found[0]
-
-            return Prepared([QueuedRow(len(row.ids), row)], answers)
+            return Prepared([QueuedRow(len(row.ids), row)], lambda found: (row, found[0]))
 
         return Job(Forward(self, "masking", (top_k,)), prepare)
 
@@ -281,26 +285,21 @@ class Hosted:
     def _called(self, forward: Forward, texts: Sequence[str], work: Callable[[], Any], *, alone: bool = False) -> Job:
         """A question that ``work`` answers in one call, which reads the texts."""
 
-        def answer(found: list[Any]) -> Any:
-            if isinstance(found[0], float):
-                _check_finite([np.array(found)])
-            return found[0]
-
         def prepare() -> Prepared:
             n_tokens = sum(len(self.model.tokenize(text)) for text in texts)
-            return Prepared([QueuedRow(max(n_tokens, 1), work)], answer)
+            return Prepared([QueuedRow(max(n_tokens, 1), work)], lambda found: found[0])
 
         return Job(forward, prepare, alone=alone)
 
     @contextmanager
     def between_layers(self, do: Callable[[], None]) -> Iterator[None]:
         """A context that calls ``do`` before each layer of the encoder; ``do`` may run other models, or this one."""
-        if isinstance(self.predictor, Baseline):
+        if self.encoder is None:
             yield
             return
         import torch
 
-        device, pausing = self.predictor.device.type, False
+        device, pausing = self.encoder.device.type, False
 
         def pause(layer: Any, inputs: Any) -> None:
             nonlocal pausing
@@ -314,7 +313,7 @@ class Hosted:
             finally:
                 pausing = False
 
-        layers = self.predictor.loaded.objective.encoder.regions()
+        layers = self.encoder.loaded.objective.encoder.regions()
         handles = [layer.register_forward_pre_hook(pause) for layer in layers]
         try:
             yield
@@ -327,7 +326,8 @@ class Hosted:
         table = self.words
         assert table is not None, "its abilities say so"
         row = QueuedRow(1, lambda: table.nearest(word, top_k))
-        return Job(Forward(self, "nearest"), lambda: Prepared([row], lambda found: found[0]))
+        # The word is compared with all others, which takes longer than its one token says.
+        return Job(Forward(self, "nearest"), lambda: Prepared([row], lambda found: found[0]), alone=True)
 
     def step(self) -> Forward:
         """The kind of a search's steps: the rows' works are functions without arguments."""
@@ -336,12 +336,6 @@ class Hosted:
     def abstains(self, probability: float) -> bool:
         """Whether the best label's probability is below the threshold: then the label is null, with that score."""
         return probability < self.threshold
-
-
-def _check_finite(arrays: Sequence[np.ndarray]) -> None:
-    from firth.inference.outputs import check_finite
-
-    check_finite(arrays)
 
 
 def load_hosted(name: str, path: Path, precision: Precision, threshold: float) -> Hosted:

@@ -45,6 +45,7 @@ class FeatureBody:
     truncate: bool | None = False
     truncation_direction: Direction = "right"
     prompt_name: str | None = None
+    dimensions: int | None = None
     parameters: dict[str, Any] | None = None
 
 
@@ -347,7 +348,9 @@ async def features(context: Context, body: FeatureBody) -> Any:
     refuse_other("parameters", body.parameters, None, {})
     cut = side(body.truncate, body.truncation_direction)
     texts = context.texts(as_list(body.inputs))
-    return await context.ask(hosted.embed(texts, unit=body.normalize, truncate=cut))
+    vectors = await context.ask(hosted.embed(texts, unit=body.normalize, truncate=cut))
+    refuse_other("dimensions", body.dimensions, None, len(vectors[0]))
+    return vectors
 
 
 async def choice(context: Context, body: TaskBody) -> Any:

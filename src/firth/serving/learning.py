@@ -3,7 +3,6 @@
 All of them use the same logistic regression. One answer is computed at a time, for seconds, beside other requests.
 """
 
-import asyncio
 import dataclasses
 import math
 import threading
@@ -13,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import orjson
 from jaxtyping import Float
 from starlette.responses import StreamingResponse
 
@@ -21,7 +19,7 @@ from firth.baseline.config import TfidfConfig
 from firth.baseline.fit import GRAMS, fit_linear
 from firth.baseline.tfidf import fit_vectorizer, linear_outputs
 from firth.data.hashing import permutation, seed_of
-from firth.serving.asking import Context, Listed, Route, ServerState, request_body
+from firth.serving.asking import LAST_EVENT, Context, Listed, Route, ServerState, event, request_body
 from firth.serving.forward import Job
 from firth.serving.hosted import Hosted
 from firth.serving.refusals import RefusalError
@@ -118,13 +116,13 @@ def _check(context: Context, body: LearnBody) -> None:
 
 async def _events(state: ServerState, points: Iterator[dict[str, Any]]) -> AsyncGenerator[bytes]:
     """Server-sent events: one per point, then [DONE]; an error in the middle is the last event."""
-    loop = asyncio.get_running_loop()
+    engine = state.engine
     try:
-        while (point := await loop.run_in_executor(state.engine.learners, next, points, None)) is not None:
-            yield b"data: " + orjson.dumps(point) + b"\n\n"
-        yield b"data: [DONE]\n\n"
+        while (point := await engine.in_thread(engine.learners, lambda: next(points, None))) is not None:
+            yield event(point)
+        yield LAST_EVENT
     except RefusalError as error:
-        yield b"data: " + orjson.dumps(error.body("tei")) + b"\n\n"
+        yield event(error.body("tei"))
 
 
 def _check_time(ends_s: float) -> None:

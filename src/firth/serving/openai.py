@@ -4,17 +4,18 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal
 
-import orjson
 from starlette.responses import StreamingResponse
 
 from firth.errors import FirthError
 from firth.serving.asking import (
+    LAST_EVENT,
     Context,
     Listed,
     Route,
     Texts,
     as_base64,
     as_list,
+    event,
     ids_of,
     refuse_other,
     request_body,
@@ -141,26 +142,22 @@ async def _events(
             async with aclosing(generate_parts(context, hosted, prompt, ids, writing)) as parts:
                 async for part in parts:
                     begun = True
-                    yield _event(head | {"choices": [{"index": index, "text": part, "finish_reason": None}]})
+                    yield event(head | {"choices": [{"index": index, "text": part, "finish_reason": None}]})
             begun = True
-            yield _event(head | {"choices": [{"index": index, "text": "", "finish_reason": "length"}]})
-        yield b"data: [DONE]\n\n"
+            yield event(head | {"choices": [{"index": index, "text": "", "finish_reason": "length"}]})
+        yield LAST_EVENT
     except (RefusalError, FirthError) as error:
         if not begun:
             raise
         refusal = error if isinstance(error, RefusalError) else RefusalError(422, "input", str(error))
-        yield _event(refusal.body("openai"))
+        yield event(refusal.body("openai"))
 
 
 async def _from(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
         yield first
-        async for event in rest:
-            yield event
-
-
-def _event(value: Any) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
+        async for one in rest:
+            yield one
 
 
 async def models(context: Context, body: None) -> Any:

@@ -148,7 +148,7 @@ async def hidden_states(context: Context, body: HiddenStatesBody) -> Any:
     tokens = await _tokens(context, hosted, texts)
     if not all(tokens):
         raise RefusalError(422, "empty", "a text has no tokens: give texts with a word in each", "inputs")
-    most = hosted.model.loaded.max_length
+    most = hosted.model.loaded.window_length
     if most is not None and any(len(row) > most for row in tokens):
         raise RefusalError(422, "length", f"a text of more than {most} tokens: the model reads it in parts", "inputs")
     found = await context.ask(hosted.hidden_states(texts))

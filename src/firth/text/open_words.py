@@ -14,8 +14,8 @@ from firth.text.characters import BEGIN_SENTENCE, END_SENTENCE, character_rows, 
 from firth.text.tokenizer import Encoded, Tokenizer
 from firth.text.tokenizer_kinds import WORDS
 
-# Maximum number of words outside the vocabulary remembered at a time.
-MOST_WORDS = 1_000_000
+# Maximum number of words outside the vocabulary remembered at a time, and of their characters.
+MOST_WORDS, MOST_CHARACTERS = 1_000_000, 50_000_000
 
 T = TypeVar("T")
 
@@ -24,8 +24,8 @@ class OpenWords(Tokenizer):
     """A whole-word tokenizer that gives every word its own id, even outside the vocabulary.
 
     An unknown word gets the next id from ``size`` on, which is never reused; this object remembers it. Beyond
-    ``MOST_WORDS`` the least recently used word is forgotten. On disk and in its fingerprint the tokenizer is the
-    closed vocabulary, without the words seen.
+    ``MOST_WORDS`` or ``MOST_CHARACTERS`` the least recently used words are forgotten. On disk and in its fingerprint
+    the tokenizer is the closed vocabulary, without the words seen.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str = "the vocabulary"):
@@ -39,6 +39,7 @@ class OpenWords(Tokenizer):
         self._next_id = self.size
         self._by_word: dict[str, int] = {}
         self._by_id: dict[int, str] = {}
+        self._n_characters = 0
         self._lock = threading.Lock()
 
     def encode_many(self, texts: Sequence[str]) -> list[Encoded]:
@@ -105,10 +106,12 @@ class OpenWords(Tokenizer):
             if number is None:
                 number, self._next_id = self._next_id, self._next_id + 1
                 self._by_id[number] = word
+                self._n_characters += len(word)
             self._by_word[word] = number
-            if len(self._by_word) > MOST_WORDS:
+            while len(self._by_word) > MOST_WORDS or (self._n_characters > MOST_CHARACTERS and len(self._by_word) > 1):
                 oldest = next(iter(self._by_word))
                 del self._by_id[self._by_word.pop(oldest)]
+                self._n_characters -= len(oldest)
             return number
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
