@@ -89,8 +89,8 @@ def test_greedy_and_beam_search_equal_searches_without_a_cache() -> None:
 
     for text in TEXTS:
         ids = used.loaded.tokenizer.encode(text).ids
-        for beam, how in ((1, "greedy"), (3, "beam")):
-            found = used.generate(text, how=how, beam=beam, max_new_tokens=12)
+        for beam, asked in ((1, {"how": "greedy"}), (3, {"how": "beam", "beam": 3})):
+            found = used.generate(text, **asked, max_new_tokens=12)  # type: ignore[arg-type]
             start, last = Anew([ids[:-1]]), torch.tensor(ids[-1:])
             ((best, *_),) = beam_search(advance, start, last, end_id=None, beam=beam, length_penalty=0.0, most=[12])
             assert found.tokens == [PIECES[i] for i in best.ids]
@@ -112,12 +112,12 @@ def test_the_log_probability_is_the_model_s() -> None:
 @pytest.mark.parametrize("how", ["sample", "greedy", "beam"])
 @pytest.mark.parametrize("budget", [4096, 1])
 def test_what_goes_through_the_model_together_does_not_matter(how: str, budget: int) -> None:
-    used = model()
-    together = used.generate(TEXTS, how=how, max_new_tokens=9, seed=5)
+    used, seed = model(), 5 if how == "sample" else 0
+    together = used.generate(TEXTS, how=how, max_new_tokens=9, seed=seed)
     parts = generate_stream(
         used.loaded,
         TEXTS,
-        Writing(how=how, max_new_tokens=9, seed=5),
+        Writing(how=how, max_new_tokens=9, seed=seed),
         device=used.device,
         budget_tokens=budget,
         at_once=2,
@@ -190,6 +190,8 @@ def test_a_text_without_pieces(text: str) -> None:
         ({"temperature": 0.0}, "temperature=0.0"),
         ({"top_k": -2}, "top_k=-2"),
         ({"top_p": 1.1}, "top_p=1.1"),
+        ({"how": "greedy", "temperature": 5.0}, "temperature=5.0 is for how='sample', and how='greedy': leave one out"),
+        ({"how": "sample", "beam": 2}, "beam=2 is for how='beam', and how='sample'"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, object], words: str) -> None:

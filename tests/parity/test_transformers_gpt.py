@@ -238,8 +238,8 @@ def test_greedy_and_beam_search_write_what_theirs_write(tmp_path: Path) -> None:
     model, text = load_model(folder), "ab cd"
     ids = torch.tensor([model.loaded.tokenizer.encode(text).ids])
     banned = [[i] for i in model.loaded.tokenizer.special_ids]
-    for how, beams in (("greedy", 1), ("beam", 3)):
-        found = model.generate(text, how=how, max_new_tokens=12, beam=3)
+    for asked, beams in (({"how": "greedy"}, 1), ({"how": "beam", "beam": 3}, 3)):
+        found = model.generate(text, **asked, max_new_tokens=12)  # type: ignore[call-overload]
         out = theirs.generate(
             ids,
             max_new_tokens=12,

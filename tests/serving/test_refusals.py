@@ -251,7 +251,9 @@ def test_bodies_that_are_none(serve: Serve, body: bytes, status: int, words: str
         ),
         ("/decode", {"ids": []}, 400, "ids: expected at least one"),
         ("/embed", {"inputs": "a", "prompt_name": "query"}, 422, "prompt_name"),
-        ("/nothing", {}, 404, "/nothing"),
+        ("/nothing", {}, 404, "/nothing: Not Found"),
+        ("/models/classify/fill-mask", {}, 404, "did you mean /models/classify/pipeline/fill-mask?"),
+        ("/embedd", {}, 404, "did you mean /embed?"),
     ],
 )
 def test_questions_that_have_no_answer(serve: Serve, path: str, body: Any, status: int, words: str) -> None:

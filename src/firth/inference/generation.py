@@ -5,7 +5,7 @@ before it, or the state of recurrent layers. Special tokens are never generated.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, Literal, get_args
 
@@ -32,7 +32,8 @@ class Writing:
     """How to continue a prompt: by sampling, greedily, or by beam search (``how``).
 
     ``max_new_tokens``: tokens to generate. ``beam``: beam width. ``temperature``, ``top_k`` (0: all), ``top_p`` and
-    ``seed`` apply to sampling: the same seed gives the same text.
+    ``seed`` apply to sampling: the same seed gives the same text. ConfigError for invalid values, and for those of
+    another search.
     """
 
     how: How = "sample"
@@ -49,6 +50,19 @@ class Writing:
         if self.max_new_tokens < 1 or self.beam < 1:
             raise ConfigError(f"max_new_tokens={self.max_new_tokens}, beam={self.beam}: expected at least 1")
         check_sampling(self.temperature, self.top_k, self.top_p)
+        for field in fields(self):
+            how, value = _SEARCH_OF.get(field.name, self.how), getattr(self, field.name)
+            if how != self.how and value != field.default:
+                raise ConfigError(f"{field.name}={value} is for how={how!r}, and how={self.how!r}: leave one out")
+
+
+_SEARCH_OF: dict[str, How] = {
+    "beam": "beam",
+    "temperature": "sample",
+    "top_k": "sample",
+    "top_p": "sample",
+    "seed": "sample",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The application: what happens to every request, and the table of routes."""
 
 import asyncio
+import difflib
 import functools
 import itertools
 import re
@@ -58,6 +59,10 @@ def _id_of(request: Request) -> str:
     return request.headers.get("x-request-id", "")[:64] or f"{_PROCESS}{next(_NUMBERS):016x}"
 
 
+# Characters up to which an unknown path is compared with the known ones.
+_LONGEST_PATH = 100
+
+
 def make_app(state: ServerState, access: Access) -> Starlette:
     """The application of a server."""
 
@@ -72,7 +77,10 @@ def make_app(state: ServerState, access: Access) -> Starlette:
 
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        refusal = RefusalError(error.status_code, "route", f"{request.method} {request.url.path}: {error.detail}")
+        path = request.url.path
+        near = _near(path) if error.status_code == 404 else ""
+        hint = f"; did you mean {near}?" if near else ""
+        refusal = RefusalError(error.status_code, "route", f"{request.method} {path}: {error.detail}{hint}")
         more = {name.lower(): value for name, value in (error.headers or {}).items()}
         if error.status_code == 405:
             # The framework reports only the first route that it found; a path may have several.
@@ -84,6 +92,15 @@ def make_app(state: ServerState, access: Access) -> Starlette:
     # A redirect would come before the checks of keys and hosts, and would contain the host that the client sent.
     app.router.redirect_slashes = False
     return app
+
+
+def _near(path: str) -> str:
+    """The path of the route that is most similar to an unknown one, with the model that it names; empty if none is."""
+    if len(path) > _LONGEST_PATH:
+        return ""
+    named = re.match("/models/([^/]+)/", path)
+    known = [route.path.replace("{model}", named[1]) if named else route.path for route in ROUTES]
+    return next(iter(difflib.get_close_matches(path, known, n=1)), "")
 
 
 @functools.cache

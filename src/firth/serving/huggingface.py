@@ -335,8 +335,11 @@ async def generation(context: Context, body: TaskBody) -> Any:
     await prompt_ids(context, hosted, texts)
     await check_prompts(context, hosted, texts, o.max_new_tokens)
     for text in texts:
-        writing = {"how": how, "max_new_tokens": o.max_new_tokens, "beam": o.num_beams, "seed": o.seed}
-        writing |= {"temperature": o.temperature, "top_k": o.top_k, "top_p": o.top_p}
+        writing: dict[str, Any] = {"how": how, "max_new_tokens": o.max_new_tokens}
+        if how == "beam":
+            writing["beam"] = o.num_beams
+        if how == "sample":
+            writing |= {name: getattr(o, name) for name in _OF_SAMPLES}
         made = await generate(context, hosted, text, writing)
         found.append([{"generated_text": (text if o.return_full_text else "") + made.text}])
     return found if several else found[0]

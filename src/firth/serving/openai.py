@@ -120,16 +120,10 @@ async def completions(context: Context, body: CompletionsBody) -> Any:
 
 def _writing(body: CompletionsBody, tokens: int, seed: int) -> dict[str, Any]:
     temperature = 1.0 if body.temperature is None else body.temperature
-    how = "greedy" if temperature == 0 else "sample"
-    return {
-        "how": how,
-        "max_new_tokens": tokens,
-        "beam": 1,
-        "temperature": temperature or 1.0,
-        "top_k": 0,
-        "top_p": 1.0 if body.top_p is None else body.top_p,
-        "seed": seed,
-    }
+    if temperature == 0:
+        return {"how": "greedy", "max_new_tokens": tokens}
+    top_p = 1.0 if body.top_p is None else body.top_p
+    return {"how": "sample", "max_new_tokens": tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
 
 
 async def _events(
