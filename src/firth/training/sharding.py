@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from firth.data.batch import Batch, Step
 from firth.errors import ConfigError
 from firth.packed import Carry, Encoder
-from firth.training.collectives import World, sum_over_ranks
+from firth.training.collectives import World
 from firth.training.config import OptimConfig
 from firth.training.optim import check_state, load_state, make_optimizer, state_tensors
-from firth.training.update import WholeUpdate
+from firth.training.update import WholeUpdate, clip_shares
 
 _FLOAT_BYTES = 4
 
@@ -99,15 +99,10 @@ class ShardedUpdate:
 
     @torch.no_grad()
     def sum_and_clip(self) -> Tensor:
-        squares = 0.0
         for name, mine in self._mine.items():
             grad = self._named[name].grad
             mine.grad = None if grad is None else grad.to_local()
-            if mine.grad is not None:
-                squares += float(torch.linalg.vector_norm(mine.grad)) ** 2
-        norm = torch.tensor(sum_over_ranks({"squares": squares}, self._world)["squares"]).sqrt()
-        nn.utils.clip_grads_with_norm_([p for p in self._mine.values() if p.grad is not None], self._most, norm)
-        return norm
+        return clip_shares(self._mine.values(), self._most, self._world)
 
     def step(self) -> None:
         self.optimizer.step()

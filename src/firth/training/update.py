@@ -6,7 +6,7 @@ do the work, and hold the state, of a single process.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Protocol
 
@@ -175,7 +175,6 @@ class SharedUpdate(Undivided):
                     self._sent[rank, start + a : start + b] = flat[a:b]
         # Wait until all have written. A parameter that no process reached has no gradient.
         reached = self._group.all_gather(bytes(found))
-        squares = 0.0
         for number, (name, p) in enumerate(self._named.items()):
             a, b = self._parts[number][rank]
             if a >= b:
@@ -190,11 +189,7 @@ class SharedUpdate(Undivided):
             for other in others:
                 total += other
             mine.grad = total.view_as(mine)
-            squares += float(torch.linalg.vector_norm(total)) ** 2
-        norm = torch.tensor(sum_over_ranks({"squares": squares}, self._world)["squares"]).sqrt()
-        with_gradient = [mine for mine in self._mine.values() if mine.grad is not None]
-        nn.utils.clip_grads_with_norm_(with_gradient, self._most, norm)
-        return norm
+        return clip_shares(self._mine.values(), self._most, self._world)
 
     def step(self) -> None:
         self.optimizer.step()
@@ -227,6 +222,15 @@ class SharedUpdate(Undivided):
                 part = tensor.reshape(-1)[a:b].view_as(self._mine[name]) if tensor.dim() else tensor
                 mine[key] = part.clone()
         load_state(self._mine, self.optimizer, mine)
+
+
+def clip_shares(shares: Iterable[nn.Parameter], most: float, world: World) -> Tensor:
+    """Clip the gradients of all processes' shares to the norm ``most``, as of one vector; returns their norm before."""
+    parameters = [p for p in shares if p.grad is not None]
+    squares = sum(float(torch.linalg.vector_norm(p.grad)) ** 2 for p in parameters if p.grad is not None)
+    norm = torch.tensor(sum_over_ranks({"squares": squares}, world)["squares"]).sqrt()
+    nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    return norm
 
 
 def _aligned(n: int) -> int:
