@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from firth.baseline import fit as fitting
 from firth.baseline.config import GramConfig, TfidfConfig
 from firth.baseline.fit import FEWEST_HELD, FittedTfidf, Score, fit_linear, fit_tfidf, folds_of, weightiest
 from firth.baseline.tfidf import fit_vectorizer
@@ -164,3 +165,9 @@ def test_what_cannot_be_learned_is_said() -> None:
         fitted([Text("a", "read")])
     with pytest.raises(InputError, match="all examples have one text, or are of one group"):
         fitted([Text("a", "read", group="g"), Text("b", "write", group="g")])
+
+
+def test_many_labels_have_fewer_n_grams_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "_MOST_WEIGHTS", 60)
+    found = fitted(told()).model
+    assert found.config.grams.most == 10 and found.weight.shape[0] == 3 and found.weight.size <= 60

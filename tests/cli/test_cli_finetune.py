@@ -553,7 +553,12 @@ def test_an_evaluation_shows_its_labels_baseline_and_constant_answers(firth, dat
     assert "  f1 is that of the second label, b\n  majority baseline: always b: accuracy 0.6667" in printed
     assert "warning: the model gives the same answer to every example: b" in printed
     write(tmp_path / "p", "b\na\na\n")
-    assert "warning: the model scores less than the majority baseline" in firth(*tokens).out
+    assert "warning: the model does worse than the majority baseline" in firth(*tokens).out
+    write(tmp_path / "d.tsv", "text\tlabel\na\t1\nb\t2\nc\t3\n")
+    for predicted, is_warned in (("3\n2\n1\n", True), ("1\n2.5\n3\n", False)):
+        write(tmp_path / "p", predicted)
+        told = firth("score", "--task", "regress", "--gold", str(tmp_path / "d.tsv"), *tokens[5:]).out
+        assert ("warning: the model does worse than the majority baseline" in told) is is_warned
 
 
 def test_a_sentence_of_600_words_and_words_without_letters(firth, tagger: Path, tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ from firth.finetuning import baseline, runs
 from firth.finetuning import compare as module
 from firth.finetuning import compare_results as module_results
 from firth.finetuning.compare import compare
-from firth.finetuning.compare_results import is_better
 from firth.finetuning.labelled import LabelledData
 from firth.finetuning.recipe import LabelledConfig
-from firth.finetuning.recommendation import equal_labels, recommendation
+from firth.finetuning.recommendation import equal_labels, recommendation, verdict
 from firth.text.records import Text
 
 VERBS = {"open": "in", "scan": "in", "fetch": "in", "send": "out", "reply": "out", "post": "out"}
@@ -287,7 +286,7 @@ def test_a_draw_without_a_rare_label_is_left_out(tmp_path: Path) -> None:
     assert [n for n, _ in results["curve"]["baseline"]] == [50, 62]
 
 
-@pytest.mark.parametrize("key", ["data.limit", "data", "metric", "from_scratch"])
+@pytest.mark.parametrize("key", ["data.limit", "data", "head.labels", "metric", "from_scratch"])
 def test_what_all_ways_share_is_not_set_for_some(key: str, files: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"--set {key}: all ways are compared on the same data, task and models"):
         compare("classify", config(files), tmp_path / "c", settings={key: "1"}, tell=lambda text: None)
@@ -340,7 +339,7 @@ def test_a_model_that_is_none_is_said_before_anything_is_fitted(
 
 
 def facts(score: float, low: float, high: float) -> dict[str, Any]:
-    row = {"labels": 50, "predict_ms": 2.0, "megabytes": 20.0, "way": "fine-tuned m", "score": score}
+    row = {"labels": 50, "predict_ms": 2.0, "megabytes": 20.0, "way": "fine-tuned m", "score": score, "units": 20}
     base = row | {"score": 0.8, "megabytes": 1.0, "way": "baseline"}
     best = row | {"over_baseline": score - 0.8, "over_baseline_interval": [low, high], "sign_test": 0.01}
     return {
@@ -367,12 +366,62 @@ def test_only_what_is_surely_better_is_recommended() -> None:
 
 def test_few_differences_prove_nothing() -> None:
     row = facts(0.9, 0.05, 0.15)["ways"]["fine-tuned-1"]
-    assert is_better(row) and is_better(row | {"sign_test": None})
-    assert not is_better(row | {"sign_test": 0.0625}) and not is_better(row | {"over_baseline_interval": [0.0, 0.1]})
+    assert verdict(row) == verdict(row | {"sign_test": None}) == "better"
+    assert verdict(row | {"over_baseline_interval": [-0.2, -0.1]}) == "worse"
+    for few in ({"sign_test": 0.0625}, {"over_baseline_interval": [0.0, 0.1]}, {"units": 5}):
+        assert verdict(row | few) == "not reliably better"
+    assert verdict(row | {"over_baseline_interval": [-0.2, -0.1], "sign_test": 0.12}) == "not reliably better"
     results = facts(0.9, 0.05, 0.15) | {"winner": "baseline"}
     results["ways"]["fine-tuned-1"]["sign_test"] = 0.0625
     assert "is not reliably better, 10.0 points above" in recommendation(results)
     assert "+5.0 to +15.0; exact sign test p = 0.062)" in recommendation(results)
+
+
+def test_five_examples_or_one_document_prove_nothing() -> None:
+    results = facts(0.9, 0.1, 0.1) | {"winner": "baseline"}
+    for row in results["ways"].values():
+        row |= {"units": 1, "sign_test": None}
+    said = recommendation(results)
+    assert said.startswith("Use the baseline (accuracy 0.8000): fine-tuned m is not reliably better, 10.0 points above")
+    assert said.endswith("No difference on 1 dev examples or groups of them is reliable: give more with --dev.")
+
+
+def test_of_the_ways_that_are_reliably_better_the_best_wins() -> None:
+    """Even if another scores more, without being reliably better than the baseline."""
+    labels = ("no", "yes")
+    dev = [Text(f"text {n}", labels[n % 2]) for n in range(200)]
+
+    def cell(way: str, wrong: set[int]) -> dict[str, Any]:
+        answers = [labels[(n + (n in wrong)) % 2] for n in range(200)]
+        scores = {"accuracy": 1 - len(wrong) / 200}
+        return {
+            "way": way,
+            "labels": 10,
+            "answers": answers,
+            "scores": scores,
+            "notes": [],
+            "noted": {"cut": len(way)},
+            "predict_ms": 1.0,
+            "megabytes": 1.0,
+            "seconds": 1.0,
+            "calibration_error": 0.0,
+        }
+
+    cells = {
+        "baseline": {10: cell("baseline", set(range(60)))},
+        "frozen": {10: cell("frozen m", set(range(100, 145)))},  # 60 are right that were wrong, 45 the reverse
+        "joint": {10: cell("joint m", set(range(48)))},  # 12 more are right, none less
+    }
+    labelled = LabelledData(
+        "classify", ("accuracy",), [*dev[:8]], [*dev[8:10]], {"dev": dev}, {"labels": labels}, ["a"]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module_results, "_doubts", lambda *arguments: {})
+        results = module_results.compare_fits("classify", labelled, {n: n for n in cells}, cells, [], Path())
+    assert results["best"] == "frozen" and results["winner"] == "joint"
+    assert "Use joint: accuracy 0.7600" in results["recommendation"]
+    assert "frozen scores 0.7750, which is not reliably above the baseline." in results["recommendation"]
+    assert results["notes"] == ["a", "baseline, frozen m: dev, cut: 8", "joint m: dev, cut: 7"]
 
 
 def test_a_dev_file_of_training_examples_is_said_with_the_recommendation() -> None:
@@ -463,5 +512,5 @@ def test_examples_of_a_group_are_drawn_together() -> None:
     records = [Text("t", label="ab"[n % 2], group=str(n // 50)) for n in range(100)]
     labelled = LabelledData("classify", ("accuracy",), [], [], {"dev": records}, {"labels": ("a", "b")}, [], "")
     answers = [["ab"[n % 2] if n < 50 else "a" for n in range(100)]]
-    drawn = module_results._draws(labelled, records, answers)
+    drawn = module_results._draws(labelled, records, module_results._units(records), answers)
     assert set(np.unique(drawn)) == {0.5, 0.75, 1.0}

@@ -152,3 +152,29 @@ def test_a_disk_that_is_full_at_the_report_leaves_nothing(
     with pytest.raises(SaveError, match="the disk is full"):
         firth.finetune(task="classify", model="tfidf", train=files / "train.tsv", out=tmp_path / "b", tell=print)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_metric_of_the_data_set_alone_may_choose(tmp_path: Path) -> None:
+    """KLUE-STS counts pairs from 3 on as positive, which other regression does not."""
+    rows = [
+        {
+            "guid": f"{verb}-{thing}-{near}",
+            "sentence1": f"{verb} the {thing}",
+            "sentence2": f"{verb if near else 'drop'} the {thing if near else 'sky'}",
+            "labels": {"real-label": 4.0 if near else 1.0},
+        }
+        for verb in VERBS
+        for thing in THINGS
+        for near in (True, False)
+    ]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows), "utf-8")
+    made = firth.finetune(
+        task="klue/sts",
+        model="tfidf",
+        data=tmp_path,
+        out=tmp_path / "b",
+        settings={"metric": "f1"},
+        tell=lambda text: None,
+    )
+    assert made.scores["dev"]["f1"] > 0.9

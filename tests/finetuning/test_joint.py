@@ -12,6 +12,7 @@ from firth.baseline.config import JointConfig, TfidfConfig
 from firth.cli import main
 from firth.errors import CheckpointError
 from firth.finetuning.baseline import resolve_baseline, run_baseline
+from firth.finetuning.evaluate import evaluate
 from firth.finetuning.finetune import finetune
 from firth.finetuning.joint import fit_joint, fit_weight, keep_joint
 from firth.finetuning.labelled import read_labelled
@@ -106,7 +107,9 @@ def test_a_joint_folder_says_which_firth_made_it(joint: Path) -> None:
     assert f'"firth": "{firth_version()}"' in (joint / "README.md").read_text("utf-8")
 
 
-def test_a_joint_model_says_how_a_text_was_read(joint: Path, members: tuple[Path, Path, LabelledConfig]) -> None:
+def test_a_joint_model_says_how_a_text_was_read(
+    joint: Path, members: tuple[Path, Path, LabelledConfig], tmp_path: Path
+) -> None:
     model, encoder, texts = firth.load(joint), firth.load(members[1]), ["open the river", "open the door " * 100]
     read = [(a.windows, a.cut) for a in encoder.predict(texts)]  # type: ignore[call-arg]
     assert read[1][0] > 1
@@ -114,6 +117,8 @@ def test_a_joint_model_says_how_a_text_was_read(joint: Path, members: tuple[Path
     noted = Counter[str]()
     list(model.answer_stream(map(Text, texts), noted=noted))  # type: ignore[union-attr]
     assert noted == {"read in windows": 1}
+    (tmp_path / "t.tsv").write_text(f"text\tlabel\nopen the river\tin\n{texts[1]}\tout\n", "utf-8")
+    assert "read in windows: 1 examples" in evaluate(joint, tmp_path / "t.tsv")["notes"]
 
 
 def test_a_joint_model_is_served(joint: Path) -> None:

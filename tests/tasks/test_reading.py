@@ -6,7 +6,7 @@ import pytest
 
 from firth.errors import ConfigError, InputError
 from firth.tasks.readers.files import Problems
-from firth.tasks.reading import check_labels, labels_of, read_dataset, write_glue_submission
+from firth.tasks.reading import check_labels, labels_of, note_constant, read_dataset, write_glue_submission
 from firth.text.records import Tagged, Text
 
 
@@ -86,3 +86,17 @@ def test_submissions_that_are_wrong(tmp_path: Path, name: str, predictions: list
     with pytest.raises(ConfigError, match=message):
         write_glue_submission(name, predictions, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_examples_on_which_no_model_can_score_are_noted() -> None:
+    problems = Problems()
+    note_constant("dev", [Text("a", 2.0), Text("b", 2.0)], (), problems)
+    note_constant("test", [Text("a", 2.0), Text("b", 3.0)], (), problems)
+    outside, entity = Tagged("a", ((0, 1),), ("O",)), Tagged("a", ((0, 1),), ("B-X",))
+    note_constant("news", [outside, outside], ("O", "B-X", "I-X"), problems)
+    note_constant("both", [outside, entity], ("O", "B-X", "I-X"), problems)
+    note_constant("plain", [outside], ("O", "X"), problems)
+    assert problems.report() == [
+        "dev: all 2 examples have the value 2: correlations are 0",
+        "news: all words have the tag O: scores of entities are 0",
+    ]

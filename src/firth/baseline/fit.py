@@ -41,6 +41,8 @@ _MIDDLE: dict[str, float] = {"classify": 3.0, "multilabel": 10.0, "regress": 1.0
 # With fewer held-out examples, choices are made by cross-validation, else on the held-out examples.
 FEWEST_HELD = 200
 FOLDS = 5
+# Weights of a model, in bytes four times as many: with many labels there are fewer n-grams.
+_MOST_WEIGHTS = 50_000_000
 # n-grams are chosen on at most this many examples, the strength on all.
 _MOST_TRIED = 5_000
 
@@ -102,6 +104,8 @@ def fit_tfidf(
             raise InputError("all examples have one text, or are of one group: expected two at least, to choose on one")
         by = f"cross-validation over {len(folds)} folds of the training examples"
     strengths = strengths or STRENGTHS[kind]
+    most = _MOST_WEIGHTS // (2 * max(len(labels), 1))  # of either kind
+    grams = [replace(option, most=min(option.most, most)) for option in grams]
     # Any known label may be predicted; one without an example is just never probable.
     config = TfidfConfig(kind=kind, labels=tuple(labels), pairs=any(text.second is not None for text in every))
     if kind == "regress":

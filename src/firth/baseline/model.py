@@ -116,9 +116,10 @@ class Baseline:
         self, records: Iterable[Record], *, at_once: int = AT_ONCE, noted: Counter[str] | None = None
     ) -> Iterator[tuple[Record, Prediction]]:
         """Each record with its prediction, in order; ``noted`` counts texts too long for a joint model's encoder."""
-        return in_chunks(self._answers, records, at_once, noted)
+        return in_chunks(self.answer_records, records, at_once, noted)
 
-    def _answers(self, records: list[Record]) -> tuple[list[Any], dict[str, int]]:
+    def answer_records(self, records: Sequence[Record]) -> tuple[list[Any], dict[str, int]]:
+        """The predictions for some records, and counts of texts too long for a joint model's encoder."""
         check_items(self.task, records)
         answers = list(self.method.answers(records))
         long, cut = sum(answer.windows > 1 for answer in answers), sum(answer.cut for answer in answers)

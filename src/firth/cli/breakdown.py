@@ -1,6 +1,5 @@
 """An evaluation in parts, for the terminal: scores per label, the majority baseline, and a warning."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,15 +28,16 @@ def print_breakdown(found: Mapping[str, Any], scores: Mapping[str, Any]) -> None
         print(f"  majority baseline: always {majority['answer']}: {majority['metric']} {majority['score']:.4f}")
     if found["always"] is not None:
         print(f"  warning: the model gives the same answer to every example: {found['always']}")
-    elif labels and majority and _mean(scores.get(majority["metric"])) < majority["score"]:
-        print("  warning: the model scores less than the majority baseline")
+    elif majority and _is_worse(scores.get(majority["metric"]), majority):
+        print("  warning: the model does worse than the majority baseline")
 
 
-def _mean(score: Any) -> float:
-    """A score; the mean over seeds, if it has some; infinity if there is none."""
+def _is_worse(score: Any, majority: Mapping[str, Any]) -> bool:
+    """Whether a score, or the mean over seeds if it has some, is worse than the baseline's; False if there is none."""
     if score is None:
-        return math.inf
-    return float(score["mean"] if isinstance(score, Mapping) else score)
+        return False
+    mean = float(score["mean"] if isinstance(score, Mapping) else score)
+    return mean > majority["score"] if majority["metric"] == "mean_absolute_error" else mean < majority["score"]
 
 
 def _cells(*texts: str) -> str:

@@ -38,7 +38,6 @@ from firth.progress import say
 from firth.recipes import Settings
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.learnt import reads_pairs
-from firth.tasks.table import TASKS
 
 _KINDS: dict[str, tuple[str, ...]] = {"tfidf": ("classify", "multilabel", "regress"), "commonest-tag": ("tag",)}
 # n-grams shown per label in the report.
@@ -150,13 +149,12 @@ def fit_baseline(recipe: FitBaseline, labelled: LabelledData, tell: Callable[[st
     labels = tuple(labelled.options.get("labels", ()))
     if recipe.model == "commonest-tag":
         return _fit_tags(recipe, labelled)
-    score = TASKS[labelled.kind].score
     found = fit_tfidf(
         labelled.kind,  # type: ignore[arg-type]  # one of the three
         labels,
         labelled.train,
         labelled.held,
-        lambda records, answers: score(records, answers, labels)[recipe.metric],
+        lambda records, answers: score_outputs(recipe.task, records, answers, labels, {}).scores[recipe.metric],
         grams=GRAMS,
         strengths=recipe.strengths or STRENGTHS[labelled.kind],
     )
@@ -198,7 +196,7 @@ def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dic
     dev: dict[str, Any] = {}
     breakdown = {"held_out": fitted.held_out.breakdown.to_dict()}
     for name, records in labelled.dev.items():
-        scored = score_method(recipe.task, fitted.method, records, f"scoring {name}")
+        scored = score_baseline(recipe.task, Baseline(fitted.method), records, f"scoring {name}")
         dev[name] = {metric: summary(metric, [value]) for metric, value in scored.scores.items()}
         breakdown[name] = scored.breakdown.to_dict()
     settings = [[grams_in_words(t.grams), f"C {t.strength:g}"] for t in fitted.tried] or [[]]
@@ -229,6 +227,6 @@ def _results(recipe: FitBaseline, labelled: LabelledData, fitted: Fitted) -> dic
     }
 
 
-def score_method(task: str, method: Method, records: Sequence[Any], what: str) -> Scored:
+def score_baseline(task: str, baseline: Baseline, records: Sequence[Any], what: str) -> Scored:
     """Score a baseline on labelled records by every metric."""
-    return score_records(task, records, method.labels, lambda some: (list(method.answers(some)), {}), what)
+    return score_records(task, records, baseline.labels, baseline.answer_records, what)

@@ -56,7 +56,8 @@ SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 # The least time of a model's first fit on a slow machine: with less left, none starts.
 _LEAST_S = 20.0
 # Keys that all ways share, which ``settings`` would change for the fine-tunings alone.
-_SHARED = ("data", "from_scratch", "kind", "metric", "model", "task", "tokenizer")
+_OF_DATA = ("head.labels", "head.scheme", "head.unit")
+_SHARED = ("data", "from_scratch", "kind", "metric", "model", "task", "tokenizer", *_OF_DATA)
 # Mean pooling: an untrained first token says little.
 _FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean"}
 # Settings that a frozen encoder has no use for.
@@ -107,7 +108,7 @@ def compare(
         raise ConfigError(f"compare supports {', '.join(KINDS)}, not {kind}: use firth finetune and evaluate")
     if not 0 < minutes < float("inf"):
         raise ConfigError(f"--minutes {minutes}: expected more than 0")
-    if shared := [key for key in settings or {} if key.split(".")[0] in _SHARED]:
+    if shared := [key for key in settings or {} if f"{key}.".startswith(tuple(f"{other}." for other in _SHARED))]:
         raise ConfigError(
             f"--set {shared[0]}: all ways are compared on the same data, task and models, and --set changes the "
             "fine-tunings alone: leave it out, and choose the data and models with the flags (firth compare --help)"
@@ -121,7 +122,7 @@ def compare(
     for model in models:
         if model in BASELINE.values():
             raise ConfigError(f"{model} is fitted in every comparison: leave it out of the models")
-        base_of_model(model, settings or {})
+        base_of_model(model)
     labelled = read_labelled(task, data, {})
     data = dataclasses.replace(data, columns=labelled.columns)
     if not labelled.dev:
@@ -135,9 +136,9 @@ def compare(
         return work.run(cluster)
 
 
-def base_of_model(model: str, settings: Mapping[str, Any]) -> Base:
+def base_of_model(model: str) -> Base:
     """The base that fine-tunings of a model start from; ConfigError if there is no such model."""
-    return read_base(resolve_model(model), str(settings.get("tokenizer", "")), from_scratch=False)
+    return read_base(resolve_model(model), "", from_scratch=False)
 
 
 def recipe_of_way(way: Way, task: str, data: LabelledConfig) -> dict[str, Any]:
@@ -241,7 +242,7 @@ class _Comparing:
             "training examples": hash_of_records(self.labelled.train, self.labelled.held),
             "dev examples": hash_of_records(self.dev),
             "data": dataclasses.asdict(self.data),
-            "models": {model: hash_of_base(base_of_model(model, self.settings)) for model in self.models},
+            "models": {model: hash_of_base(base_of_model(model)) for model in self.models},
             "settings": {k: str(v) for k, v in self.settings.items()},
         }
         file = self.out / IDENTITY
@@ -305,6 +306,8 @@ class _Comparing:
         names = {way.folder: way.name for way in self.ways}
         largest = self.folder("baseline", max(cells["baseline"])) / "run"
         results = compare_fits(self.task, self.labelled, names, cells, self.skipped, largest)
+        for note in results["notes"][len(self.labelled.notes) :]:
+            self.tell(note)
         results["pairs"] = self.labelled.has_pairs
         results["minutes_for_all"] = minutes = self._minutes_for_all()
         if minutes is not None:
@@ -356,11 +359,16 @@ class _Comparing:
         return False
 
     def _expected_s(self, way: Way, n: int, cells: Mapping[str, Mapping[int, dict[str, Any]]]) -> float:
-        """Estimate the time of a fit. A joint model takes about as long as its baseline, which is fitted again."""
+        """Estimate the time of a fit.
+
+        For a joint model the baseline is fitted again, each encoder reads the held-out examples, and one the dev file.
+        """
         if way.joint:
-            way = self.ways[0]
+            way, encoders = self.ways[0], [other.folder for other in self._encoders_of(way)]
+            each_s = [cells[other][n]["predict_ms"] / 1000 for other in encoders if n in cells[other]]
+            read_s = sum(each_s) * len(self.labelled.held) * n / self.n_all + max(each_s, default=0.0) * len(self.dev)
             if n in cells[way.folder]:
-                return float(cells[way.folder][n]["seconds"])
+                return float(cells[way.folder][n]["seconds"]) + read_s
         if done := cells[way.folder]:
             return extrapolate_s(n, done, same_epochs=not way.baseline and "train.epochs" in self.settings)
         if way.baseline:
@@ -437,6 +445,7 @@ class _Comparing:
         cell |= {"way": way.name, "labels": n, "seconds": time.monotonic() - started_at_s}
         if way.joint:
             cell["encoders"] = self._names_of_encoders(way, n)
+        cell["notes"] = [] if way.joint else read_json(folder / "run" / RUN_RESULTS)["notes"]
         if not way.baseline and not way.joint:
             train = read_toml(folder / "run" / RECIPE)["train"]
             cell["epochs"] = train["epochs"] * train["seeds"]
@@ -454,10 +463,13 @@ class _Comparing:
             return "the baseline is not fitted to so many"
         return "" if self._encoders(way, n) else "neither of its models is fitted to so many"
 
+    def _encoders_of(self, way: Way) -> list[Way]:
+        """The ways whose models a joint one may have as its encoder."""
+        return [other for other in self.ways if other.model == way.model and not other.joint and not other.baseline]
+
     def _encoders(self, way: Way, n: int) -> list[Path]:
         """The finished runs of a joint model's encoder with ``n`` labels."""
-        like = [other for other in self.ways if other.model == way.model and not other.joint and not other.baseline]
-        runs = [self.folder(other.folder, n) / "run" for other in like]
+        runs = [self.folder(other.folder, n) / "run" for other in self._encoders_of(way)]
         return [run for run in runs if (run.parent / "cell.json").is_file()]
 
     def _names_of_encoders(self, way: Way, n: int) -> list[str]:

@@ -81,8 +81,8 @@ def _labels(report: Report, results: Mapping[str, Any]) -> None:
     if results["suspects"]:
         report.heading("Labels that may be wrong")
         report.text(
-            "A baseline fitted without these training examples gives their labels a low probability; the lowest come "
-            "first. Not all are errors: check each."
+            "A baseline fitted without these training examples gives their labels a low probability; the likeliest "
+            "errors come first. Not all are errors: check each."
         )
         report.table(
             ["where", "text", "label", "predicted", "probability of the label"],

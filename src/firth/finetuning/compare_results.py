@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from firth.baseline.config import TfidfConfig
 from firth.baseline.folder import read_baseline
 from firth.finetuning.label_check import label_conflicts, label_suspects
 from firth.finetuning.labelled import LabelledData, shared_examples
-from firth.finetuning.recommendation import equal_labels, recommendation
+from firth.finetuning.recommendation import BETTER, equal_labels, recommendation, verdict
 from firth.inference.loading import load
-from firth.metrics.bootstrap import CONFIDENCE, paired_bootstrap, percentile_interval, sign_test
+from firth.metrics.bootstrap import paired_bootstrap, percentile_interval, sign_test
 from firth.metrics.calibration import expected_calibration_error
 from firth.tasks.predictions import Labelled, MultiLabelled, TaggedText, Valued
 from firth.tasks.split import numbers_by, split_key
@@ -28,10 +28,11 @@ _RESAMPLED, _FEWEST_DRAWS, _MOST_DRAWS = 2_000_000, 100, 1000
 
 
 def score_fit(run: Path, kind: str, dev: Sequence[Any]) -> dict[str, Any]:
-    """Predict the dev examples; record all scores, calibration, time and size."""
+    """Predict the dev examples; record all scores, calibration, time, size, and how texts too long were read."""
     model = load(run)
     started_at_s = time.monotonic()
-    answers = [answer for _, answer in model.answer_stream(dev)]
+    noted = Counter[str]()
+    answers = [answer for _, answer in model.answer_stream(dev, noted=noted)]
     predict_s = time.monotonic() - started_at_s
     labels = model.labels
     size = sum(path.stat().st_size for path in (run / "model").rglob("*") if path.is_file())
@@ -41,6 +42,7 @@ def score_fit(run: Path, kind: str, dev: Sequence[Any]) -> dict[str, Any]:
         "answers": [_stored(answer) for answer in answers],
         "predict_ms": 1000 * predict_s / len(dev),
         "megabytes": size / 1e6,
+        "noted": dict(noted),
     }
 
 
@@ -68,7 +70,8 @@ def compare_fits(
     metric = labelled.metrics[0]
     split, dev = next(iter(labelled.dev.items()))
     last = {name: cells[name][max(cells[name])] for name in names if cells[name]}
-    draws = _draws(labelled, dev, [cell["answers"] for cell in last.values()])
+    units = _units(dev)
+    draws = _draws(labelled, dev, units, [cell["answers"] for cell in last.values()])
     best = max(last, key=lambda name: last[name]["scores"][metric])
     columns = dict(zip(last, draws.T, strict=True))
     rows = {}
@@ -76,19 +79,20 @@ def compare_fits(
         low, high = percentile_interval(columns[name])
         behind = columns[name] - columns["baseline"]
         rows[name] = {
-            **{key: value for key, value in cell.items() if key != "answers"},
+            **{key: value for key, value in cell.items() if key not in ("answers", "notes", "noted")},
             "score": cell["scores"][metric],
             "interval": [low, high],
             "over_baseline": cell["scores"][metric] - last["baseline"]["scores"][metric],
             "over_baseline_interval": list(percentile_interval(behind)),
-            "not_better_share": float(np.mean(behind <= 0)),
+            "units": len(units),
             # It takes examples to be independent, which those of a group are not.
             "sign_test": _sign_test(dev, cell["answers"], last["baseline"]["answers"])
-            if metric == "accuracy" and not any(record.group for record in dev)
+            if metric == "accuracy" and len(units) == len(dev)
             else None,
         }
     # A way that is not reliably better than the baseline is not worth its cost.
-    winner = best if is_better(rows[best]) else "baseline"
+    better = [name for name in rows if verdict(rows[name]) == BETTER]
+    winner = max(better, key=lambda name: rows[name]["score"], default="baseline")
     curve = {names[name]: [[n, c["scores"][metric]] for n, c in sorted(some.items())] for name, some in cells.items()}
     results = {
         "task": task,
@@ -108,7 +112,7 @@ def compare_fits(
         "curve": curve,
         "skipped": list(skipped),
         "shared": shared_examples(dev, [*labelled.train, *labelled.held]),
-        "notes": labelled.notes,
+        "notes": [*labelled.notes, *_notes_of(last.values(), labelled.notes, split)],
         "draws": len(draws),
     }
     return results | {"recommendation": recommendation(results)} | _doubts(labelled, baseline)
@@ -120,10 +124,14 @@ def _sign_test(dev: Sequence[Any], answers: Sequence[Any], baseline: Sequence[An
     return sign_test(pairs.count((True, False)), pairs.count((False, True)))
 
 
-def is_better(row: Mapping[str, Any]) -> bool:
-    """Whether a way is reliably better than the baseline."""
-    sure = row["sign_test"] is None or row["sign_test"] <= 1 - CONFIDENCE
-    return row["over_baseline_interval"][0] > 0 and sure
+def _notes_of(cells: Iterable[Mapping[str, Any]], known: Sequence[str], split: str) -> list[str]:
+    """What to know about ways beside what is ``known`` about the data: how they read texts, and cut long ones."""
+    ways: dict[str, list[str]] = {}
+    for cell in cells:
+        counted = [f"{split}, {what}: {n:,}" for what, n in cell["noted"].items()]
+        for note in (*cell["notes"], *counted):
+            ways.setdefault(note, []).append(cell["way"])
+    return [f"{', '.join(names)}: {note}" for note, names in ways.items() if note not in known]
 
 
 def _majority(labelled: LabelledData, dev: Sequence[Any]) -> dict[str, Any] | None:
@@ -144,20 +152,26 @@ def _majority(labelled: LabelledData, dev: Sequence[Any]) -> dict[str, Any] | No
     return {"answer": answer, "scores": scores}
 
 
-def _draws(labelled: LabelledData, dev: Sequence[Any], answers: Sequence[Sequence[Any]]) -> np.ndarray:
-    """Scores of every way on resampled dev examples; those of a group are drawn together."""
+def _units(dev: Sequence[Any]) -> list[list[int]]:
+    """The numbers of the dev examples by what is drawn together: those of a group, or each alone."""
+    grouped = any(record.group for record in dev)
+    return [*numbers_by(dev, split_key).values()] if grouped else [[number] for number in range(len(dev))]
+
+
+def _draws(
+    labelled: LabelledData, dev: Sequence[Any], units: Sequence[Sequence[int]], answers: Sequence[Sequence[Any]]
+) -> np.ndarray:
+    """Scores of every way on resampled dev examples; those of a unit are drawn together."""
     score, labels = TASKS[labelled.kind].score, labelled.options.get("labels", ())
     made = [[_answer(a) for a in some] for some in answers]
 
-    groups = [*numbers_by(dev, split_key).values()] if any(record.group for record in dev) else None
-
     def scores(drawn: np.ndarray) -> list[float]:
-        numbers = drawn.tolist() if groups is None else [i for one in drawn for i in groups[one]]
+        numbers = [i for one in drawn for i in units[one]]
         records = [dev[i] for i in numbers]
         return [score(records, [some[i] for i in numbers], labels)[labelled.metrics[0]] for some in made]
 
     draws = min(max(_RESAMPLED // (len(dev) * len(made)), _FEWEST_DRAWS), _MOST_DRAWS)
-    return paired_bootstrap(scores, len(dev if groups is None else groups), seed=0, draws=draws)
+    return paired_bootstrap(scores, len(units), seed=0, draws=draws)
 
 
 def _doubts(labelled: LabelledData, baseline: Path) -> dict[str, Any]:

@@ -29,6 +29,8 @@ _TICK_S = 1e-7
 _DOUBT = 1.2
 # Operations of the forward pass, as a share of those of a training step.
 _FORWARD = 1 / 3
+# How often the best run reads the dev files: for its scores, its mistakes, and for the comparison.
+_READS = 3
 
 
 def estimate_s(resolved: Resolved) -> float:
@@ -46,6 +48,7 @@ def estimate_s(resolved: Resolved) -> float:
         times = _FORWARD
     else:
         times = recipe.train.epochs * recipe.train.seeds * getattr(recipe.head, "passes", 1)
+    times += _READS * _FORWARD * sum(map(len, labelled.dev.values())) / len(labelled.train)
     return times * flops / (_SHARE * _matrix_rate(int(getattr(base.config, "width", _WIDTH))))
 
 

@@ -11,7 +11,7 @@ import torch
 from firth.baseline.folder import find_baseline, read_baseline
 from firth.baseline.model import Baseline
 from firth.errors import ConfigError
-from firth.finetuning.baseline import score_method
+from firth.finetuning.baseline import score_baseline
 from firth.finetuning.own_files import read_file, with_columns
 from firth.finetuning.recipe import LabelledConfig
 from firth.folder import PRETRAINING, WEIGHTS, Loaded
@@ -32,7 +32,7 @@ from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.learnt import check_pairs, learnt_columns, learnt_pairs
 from firth.tasks.published_answers import recover_published
 from firth.tasks.readers.files import Problems
-from firth.tasks.reading import check_labels, read_dataset, split_files
+from firth.tasks.reading import check_labels, note_constant, read_dataset, split_files
 from firth.tasks.tag_units import in_units
 from firth.text.records import Text
 from firth.text.tokenizer import Tokenizer
@@ -115,7 +115,7 @@ def evaluate(
         member.objective.to(device)
         member.objective.encoder, _ = make_fast(member.objective.encoder, precision, device)
     scored = score_records(task, records, labels, answer, "evaluating")
-    notes = [*problems.report(), *(f"{what}: {n:,} examples" for what, n in scored.noted.items())]
+    notes = [*problems.report(), *scored.notes()]
     result = {"task": task, **scored.to_dict(), "examples": len(records), "notes": notes, "path": path}
     if plain is None:
         return result
@@ -153,8 +153,9 @@ def _evaluate_method(
         records = in_units(records, baseline.method.unit, problems)
     records = _checked(records, baseline.pairs, baseline.labels, problems)
     task = task or baseline.task
-    scored = score_method(task, baseline.method, records, "evaluating")
-    return {"task": task, **scored.to_dict(), "examples": len(records), "notes": problems.report(), "path": path}
+    scored = score_baseline(task, baseline, records, "evaluating")
+    notes = [*problems.report(), *scored.notes()]
+    return {"task": task, **scored.to_dict(), "examples": len(records), "notes": notes, "path": path}
 
 
 def read_gold_of(
@@ -176,7 +177,9 @@ def read_gold_of(
 
 def _checked(records: list[Any], pairs: bool | None, labels: Sequence[str], problems: Problems) -> list[Any]:
     check_pairs(records, pairs)
-    return check_labels(records, labels, problems) if labels else records
+    records = check_labels(records, labels, problems) if labels else records
+    note_constant("the file", records, labels, problems)
+    return records
 
 
 def _columns_of(

@@ -18,7 +18,7 @@ from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.readers.columns import check_not_swapped
 from firth.tasks.readers.files import Problems
 from firth.tasks.readers.texts import MULTILABEL_SEPARATOR
-from firth.tasks.reading import check_labels, read_dataset, splits_in
+from firth.tasks.reading import check_labels, note_constant, read_dataset, splits_in
 from firth.tasks.scoring import METRICS
 from firth.tasks.split import content_key, hold_out, is_divided, limit
 from firth.tasks.tag_units import in_units, unit_of_entities
@@ -106,6 +106,8 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
     if labels:
         train = check_labels(train, labels, problems)
         dev = {name: check_labels(records, labels, problems) for name, records in dev.items()}
+    for name, records in dev.items():
+        note_constant(name, records, labels, problems)
     held = dev.get("dev", [])
     if config.choose_on == "held-out":
         n_chosen = len(train)

@@ -254,7 +254,8 @@ def _sentence_tasks(
         word for record in train for word in {w.lower() for w in record.words} if any(c.isalpha() for c in word)
     )
     # Words of medium frequency: those in more than a tenth of the sentences tell little, rare ones cannot be learned.
-    usable = [word for word, n in counts.most_common() if 5 <= n <= max(len(train) // 10, 5)]
+    by_count = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    usable = [word for word, n in by_count if 5 <= n <= max(len(train) // 10, 5)]
     content = frozenset(usable[:_CONTENT_WORDS])
 
     def contained(record: Tagged) -> str | None:

@@ -4,6 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from firth.finetuning.labelled import MUCH_SHARED
+from firth.metrics.bootstrap import CONFIDENCE
+
+# With fewer independent examples no difference is significant: of five, all of one sign, p is 2 x 0.5^5 = 0.06.
+FEWEST_UNITS = 6
+BETTER, WORSE, UNSURE = "better", "worse", "not reliably better"
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """Whether a way is reliably better or worse than the baseline, by bootstrap and, where there is one, sign test."""
+    low, high = row["over_baseline_interval"]
+    significant = row["sign_test"] is None or row["sign_test"] <= 1 - CONFIDENCE
+    if row["units"] < FEWEST_UNITS or not significant:
+        return UNSURE
+    return BETTER if low > 0 else WORSE if high < 0 else UNSURE
 
 
 def equal_labels(curve: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
@@ -23,9 +37,10 @@ def recommendation(results: Mapping[str, Any]) -> str:
     """Recommend in two sentences what to use, and why.
 
     Others follow where they apply: the scores at an equal number of labels if the time ended before all ways had the
-    same, the ways that were not fitted at all, and that nothing is better than the commonest answer.
+    same, the ways that were not fitted at all, that there are too few dev examples, and that nothing is better than the
+    commonest answer.
     """
-    parts = (_recommended, _shared, _at_equal_labels, _not_fitted, _of_majority)
+    parts = (_recommended, _shared, _few, _at_equal_labels, _not_fitted, _of_majority)
     sentences = [part(results) for part in parts]
     return " ".join(filter(None, sentences))
 
@@ -35,6 +50,13 @@ def _shared(results: Mapping[str, Any]) -> str:
     if shared < MUCH_SHARED * n:
         return ""
     return f"But {shared:,} of {n:,} {results['split']} examples are training examples too: all scores are too high."
+
+
+def _few(results: Mapping[str, Any]) -> str:
+    ways, units = results["ways"], results["ways"]["baseline"]["units"]
+    if units >= FEWEST_UNITS or len(ways) == 1:
+        return ""
+    return f"No difference on {units} {results['split']} examples or groups of them is reliable: give more with --dev."
 
 
 def _at_equal_labels(results: Mapping[str, Any]) -> str:
@@ -79,7 +101,7 @@ def _recommended(results: Mapping[str, Any]) -> str:
             "what pre-training adds here."
         )
     others = [name for name in ways if name != "baseline"]
-    row = ways[best if best in others else max(others, key=lambda name: ways[name]["score"])]
+    row = ways[winner if winner != "baseline" else max(others, key=lambda name: ways[name]["score"])]
     low, high = (100 * bound for bound in row["over_baseline_interval"])
     points, side = 100 * abs(row["over_baseline"]), "above" if row["over_baseline"] >= 0 else "below"
     test = "" if row["sign_test"] is None else f"; exact sign test p = {row['sign_test']:.2g}"
@@ -87,17 +109,18 @@ def _recommended(results: Mapping[str, Any]) -> str:
         f"{points:.1f} points {side} the baseline (95 % interval of the difference {low:+.1f} to {high:+.1f}{test})"
     )
     if winner != "baseline":
+        unsure = f"{names[best]} scores {ways[best]['score']:.4f}, which is not reliably above the baseline. "
+        higher = unsure if best != winner else ""
         fewer = f", with {row['labels']:,} of {n:,} labels" if row["labels"] < n else ""
         return (
-            f"Use {names[winner]}: {metric} {row['score']:.4f}{fewer}, {margin}. It takes {row['predict_ms']:.1f} ms "
-            f"per example and {row['megabytes']:.1f} MB, the baseline {base['predict_ms']:.1f} ms and "
-            f"{base['megabytes']:.1f} MB."
+            f"Use {names[winner]}: {metric} {row['score']:.4f}{fewer}, {margin}. {higher}It takes "
+            f"{row['predict_ms']:.1f} ms per example and {row['megabytes']:.1f} MB, the baseline "
+            f"{base['predict_ms']:.1f} ms and {base['megabytes']:.1f} MB."
         )
-    verdict = "worse" if high < 0 else "not reliably better"
     fewer = f" with {row['labels']:,} labels" if row["labels"] < base["labels"] else ""
     more = f" with {base['labels']:,} labels" if fewer else ""
     return (
-        f"Use the baseline ({metric} {base['score']:.4f}{more}): {row['way']}{fewer} is {verdict}, {margin}. The "
+        f"Use the baseline ({metric} {base['score']:.4f}{more}): {row['way']}{fewer} is {verdict(row)}, {margin}. The "
         f"baseline takes {base['predict_ms']:.1f} ms per example and {base['megabytes']:.1f} MB instead of "
         f"{row['predict_ms']:.1f} ms and {row['megabytes']:.1f} MB."
     )

@@ -39,6 +39,10 @@ class Scored:
     breakdown: Breakdown
     noted: Mapping[str, int]
 
+    def notes(self) -> list[str]:
+        """A line for each kind of text that was too long."""
+        return [f"{what}: {n:,} examples" for what, n in self.noted.items()]
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain data for JSON."""
         return {"scores": self.scores, "breakdown": self.breakdown.to_dict()}

@@ -4,12 +4,13 @@ import difflib
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from firth.errors import ConfigError, InputError
 from firth.files import write_text
 from firth.tasks.datasets import DATASETS, Dataset, Names
 from firth.tasks.readers.files import Problems, make_each
+from firth.tasks.tag_schemes import OUTSIDE, split_tag
 from firth.text.records import Record, Tagged, Text
 
 R = TypeVar("R", bound=Record)
@@ -111,6 +112,19 @@ def check_labels(records: Iterable[R], labels: Iterable[str], problems: Problems
         return record
 
     return list(make_each(records, make, problems))
+
+
+def note_constant(name: str, records: Sequence[Any], labels: Sequence[str], problems: Problems) -> None:
+    """Note if no model can score on some examples: all have one value, or none has an entity.
+
+    ``labels``: the model's; tags of entities among them have a prefix.
+    """
+    gold = {record.label for record in records if isinstance(record, Text) and isinstance(record.label, float)}
+    if len(gold) == 1:
+        problems.note(f"{name}: all {len(records):,} examples have the value {gold.pop():g}: correlations are 0")
+    tags = {tag for record in records if isinstance(record, Tagged) for tag in record.tags or ()}
+    if tags == {OUTSIDE} and any(split_tag(label)[0] for label in labels if label != OUTSIDE):
+        problems.note(f"{name}: all words have the tag {OUTSIDE}: scores of entities are 0")
 
 
 def _labels(record: Record) -> tuple[str, ...]:
