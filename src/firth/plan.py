@@ -31,7 +31,7 @@ RECIPE = "small"
 # Sizes of BERT, from the smallest hidden size to the largest.
 CANDIDATES = tuple(f"bert-{size}" for size in ("tiny", "mini", "small", "medium", "base"))
 # A rule of thumb: with fewer tokens read per weight of its blocks, a smaller model learns more in the same time.
-_TOKENS_PER_WEIGHT = 4
+TOKENS_PER_WEIGHT = 4
 # Vocabulary size by the number of tokens in the text: each entry should occur some hundred times.
 _VOCABULARIES = ((1e6, 4_000), (5e6, 8_000), (1e8, 16_000), (float("inf"), 30_000))
 # The share of twice one process's speed that two single-threaded processes reach (docs/benchmarks.md: 94 and 97 %).
@@ -104,7 +104,7 @@ def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str
         sizes: list[Size] = []
         for model in CANDIDATES:
             sizes.append(_size(model, text, machine, minutes, tokens))
-            if sizes[-1].tokens_per_weight < _TOKENS_PER_WEIGHT:
+            if sizes[-1].tokens_per_weight < TOKENS_PER_WEIGHT:
                 break
     free = free_memory(machine.device)
     chosen = choose_size(sizes, free)
@@ -125,7 +125,7 @@ def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str
 
 def choose_size(sizes: Sequence[Size], free: float | None) -> Size:
     """Choose the largest size that reads enough tokens per weight and fits into memory; else the smallest."""
-    fit = [size for size in sizes if size.tokens_per_weight >= _TOKENS_PER_WEIGHT]
+    fit = [size for size in sizes if size.tokens_per_weight >= TOKENS_PER_WEIGHT]
     fit = [size for size in fit if free is None or size.memory <= free]
     return fit[-1] if fit else sizes[0]
 

@@ -1,5 +1,6 @@
 """``firth plan``: what it prints."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -26,6 +27,19 @@ def test_reasons_and_the_commands_that_follow(firth, tiny_text: Path) -> None:
     assert "--recipe small --model bert-tiny --corpus corpus --out runs/a --epochs 40\n" in result.out
     result = firth("plan", tiny_text, "--minutes", 0.1, "--threads", 1)
     assert "--corpus corpus --out runs/a --minutes 0.1 --threads 1\n" in result.out
+
+
+def test_memory_may_choose(firth, tiny_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = planning._size
+    monkeypatch.setattr(
+        planning, "_size", lambda *rest: dataclasses.replace(measured(*rest), memory=1e9, tokens_per_weight=5.0)
+    )
+    for free, told in ((2e9, False), (5e8, True)):
+        monkeypatch.setattr(planning, "free_memory", lambda device, free=free: free)
+        monkeypatch.setattr(planning, "choose_size", lambda sizes, free: sizes[0])
+        printed = firth("plan", tiny_text, "--minutes", 10_000).out
+        assert "parameters: the largest that fits into memory; " in printed
+        assert ("warning: not even the smallest model fits into the free memory" in printed) is told
 
 
 def test_a_corpus_needs_no_vocabulary(firth, tiny_corpus: Path) -> None:

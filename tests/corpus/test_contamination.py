@@ -93,6 +93,7 @@ def test_removed_documents_do_not_count(tmp_path: Path) -> None:
     [
         ("a.jsonl", json.dumps({"text": LONG, "label": 1}) + "\n"),
         ("a.json", json.dumps({"data": [{"paragraphs": [{"context": LONG}]}]}, indent=1)),
+        ("a.json", '{"text": "Another one."}\n' + json.dumps({"text": LONG, "label": 1}) + "\n"),
         ("a.csv", f'question,"{LONG}, indeed",A\n'),
         ("a.txt", LONG),
     ],
@@ -131,7 +132,8 @@ def test_quotes_can_be_written(tmp_path: Path) -> None:
     [
         ("a.txt", "too short\n", "no text of 8 words or more"),
         ("a.txt", "", "no text of 8 words or more"),
-        ("a.json", "{", "a.json: not JSON"),
+        ("a.json", "{", r"a.json: not JSON \(.*; expected one JSON value, or one in each line"),
+        ("a.json", "{}\n[", "a.json:2: not JSON"),
         ("a.jsonl", '{"a": 1}\n[', "a.jsonl:2: not JSON"),
         ("a.jsonl", '\n\n{"a": 1}\n\n[', "a.jsonl:5: not JSON"),
     ],
@@ -140,3 +142,10 @@ def test_files_that_cannot_serve(tmp_path: Path, name: str, text: str, message: 
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
         Contamination((tmp_path / name,))
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """Its accented letters would divide words, and nothing would be found."""
+    (tmp_path / "a.txt").write_bytes(f"{LONG} café\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"a\.txt: not UTF-8 at byte \d+; "):
+        Contamination((tmp_path / "a.txt",))

@@ -92,6 +92,10 @@ def test_other_text_for_evaluation(tiny_text: Path, tiny_vocab: Path, tmp_path: 
     other.write_text("A quiet garden. The old farmer walked to the river.\n\nEvery Sunday.\n")
     report = prepare([tiny_text], tiny_vocab, tmp_path / "corpus", dev=[other], workers=1)
     assert report.dev_documents == 2
+    other.write_text("\n\n")
+    with pytest.raises(InputError, match=r"other\.txt: no text found to hold out: leave out --dev, or give text"):
+        prepare([tiny_text], tiny_vocab, tmp_path / "none", dev=[other], workers=1)
+    assert not (tmp_path / "none").exists()
 
 
 def test_no_file_is_both_trained_on_and_held_out(tiny_text: Path, tiny_vocab: Path, tmp_path: Path) -> None:

@@ -192,6 +192,8 @@ def test_copies_never_reach_the_held_out_text(tiny_vocab: Path, tmp_path: Path) 
     thrice = prepare([path], tiny_vocab, tmp_path / "thrice", hold_out=0.1, weights={"t.txt": 3}, workers=1)
     assert thrice.dev_documents == once.dev_documents and thrice.documents == 3 * once.documents
     assert thrice.tokens == 3 * once.tokens
+    (row,) = [row for row in (tmp_path / "thrice" / "README.md").read_text("utf-8").splitlines() if "| `t.txt`" in row]
+    assert row.split(" | ")[-1].rstrip(" |") == f"{2 * once.documents:,}", "copies of what is held out are not made"
 
 
 def test_copies_of_documents_are_counted_where_nothing_removes_them(tiny_vocab: Path, tmp_path: Path) -> None:
@@ -222,15 +224,33 @@ def test_a_leak_with_many_copies_is_found(tiny_vocab: Path, tmp_path: Path) -> N
     assert report.documents + report.dev_documents == 50
 
 
+def test_a_leak_is_removed_wherever_a_document_has_it(tiny_vocab: Path, tmp_path: Path) -> None:
+    leak = " ".join(f"word{n}" for n in range(20))
+    (tmp_path / "eval.txt").write_text(leak)
+    path = documents(tmp_path / "t.txt", 50)
+    path.write_text(path.read_text() + f"\n\nThe first time it is read by all.\n{leak}\nThe second time.\n{leak}\n")
+    cleaning = Cleaning(rules=("duplicates",), against=(tmp_path / "eval.txt",), remove_overlap=True)
+    report = prepare([path], tiny_vocab, tmp_path / "c", workers=1, cleaning=cleaning)
+    assert [(name, n) for name, _, n, _ in report.removed] == [("evaluation", 2)]
+
+
 @pytest.mark.parametrize("rules", [(), ("duplicates",)])
 def test_a_file_of_weight_0_takes_nothing_from_others(tiny_vocab: Path, tmp_path: Path, rules: tuple[str, ...]) -> None:
     good = documents(tmp_path / "good.txt", 50)
     (tmp_path / "bad.txt").write_text("\n\n".join(good.read_text().split("\n\n")[:20]))
     texts = [tmp_path / "bad.txt", good]
+    licences = {"bad.txt": "none", "good.txt": "CC0"}
     report = prepare(
-        texts, tiny_vocab, tmp_path / "c", workers=1, weights={"bad.txt": 0}, cleaning=Cleaning(rules=rules)
+        texts,
+        tiny_vocab,
+        tmp_path / "c",
+        workers=1,
+        weights={"bad.txt": 0},
+        cleaning=Cleaning(rules=rules),
+        licences=licences,
     )
     assert report.documents + report.dev_documents == 50
+    assert "| `good.txt` | CC0 |" in (tmp_path / "c" / "README.md").read_text("utf-8")
 
 
 def test_a_corpus_that_another_process_has_finished_is_kept(

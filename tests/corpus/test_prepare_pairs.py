@@ -35,6 +35,12 @@ def test_each_pair_is_a_document_of_two_sentences(sides: tuple[Path, Path], tiny
     first, second = (shard.ids[shard.sentences[i] : shard.sentences[i + 1]].tolist() for i in (6, 7))
     assert [first, second] == tokenizer.ids_many(["the old farmer number 4", "4 rebmun"])
     assert {Path(source.path).name for source in corpus.manifest.sources} == {"a", "b"}
+    card = (tmp_path / "c" / "README.md").read_text("utf-8")
+    rows = {row.split("`")[1]: row.split(" | ")[4:6] for row in card.splitlines() if row.startswith("| `")}
+    texts = [side.read_text("utf-8").splitlines() for side in sides]
+    kept = [[line.strip() for line in pair] for pair in zip(*texts, strict=True) if all(map(str.strip, pair))]
+    ours, theirs = (f"{sum(map(len, side)):,}" for side in zip(*kept, strict=True))
+    assert rows == {"a": ["48", ours], "b": ["48", theirs]}
 
 
 def test_other_corpora_are_not_parallel(tiny_corpus: Path) -> None:

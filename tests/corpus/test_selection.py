@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from firth.corpus.clean import OPTIONAL, Cleaning
+from firth.corpus.clean import OPTIONAL, Cleaning, code
 from firth.corpus.hold_out import is_held_out, threshold
 from firth.corpus.selection import Selection, document_hash, matching_files, weights_of
-from firth.corpus.survey import survey
+from firth.corpus.survey import FileCount, Verdict, survey
 from firth.errors import ConfigError
 from firth.text.corpus import CorpusReader
 
@@ -70,6 +71,21 @@ def test_what_a_verdict_removes_is_counted_and_shown(tmp_path: Path) -> None:
     assert copy.examples == [(f"{path}:7", texts[1].upper(), f"t.txt:3, similarity 1.00: {texts[1]}")]
     assert (table.documents, table.paragraphs, table.examples) == (0, 1, [(f"{path}:9", "a | b | c | d", "")])
     assert selection.files[0].documents == 4 and selection.files[0].copies == 4
+
+
+def test_a_copy_of_what_was_removed_itself_is_shown_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_text("One paragraph of six words.\n\nAnother one.\n")
+    documents = np.array([code("near-duplicates"), code("near-duplicates")], np.uint8)
+    none = np.zeros(0, np.uint64)
+    files = (FileCount(documents=2, characters=1, scripts=()),)
+    verdict = Verdict(
+        documents=documents, like={1: (0, 0.9)}, paragraphs=none, paragraph_reasons=none, files=files, found=()
+    )
+    selection = Selection(CorpusReader([path]), verdict)
+    assert list(selection) == []
+    shown = [like for _, _, like in selection.removed["near-duplicates"].examples]
+    assert shown == ["", "t.txt:1, similarity 0.90: One paragraph of six words."]
 
 
 def test_holding_out_by_a_hash() -> None:

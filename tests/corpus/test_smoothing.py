@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from firth.corpus import smoothing
 from firth.corpus.prepare import prepare
 from firth.corpus.smoothing import smoothed_languages, weights_by_file
 from firth.corpus.vocab import build_vocab
@@ -28,6 +29,13 @@ def test_shares_by_hand(texts: list[Path], exponent: float) -> None:
     assert small.smoothed == pytest.approx(0.1**exponent / total)
     assert large.weight == pytest.approx(0.9**exponent / total / 0.9)
     assert large.share * large.weight + small.share * small.weight == pytest.approx(1)
+
+
+def test_the_shares_are_those_of_limited_weights(texts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoothing, "MOST", 2.0)
+    large, small = smoothed_languages(texts, 0.0)
+    assert (large.weight, small.weight) == pytest.approx((5 / 9, 2))
+    assert (large.smoothed, small.smoothed) == pytest.approx((0.5 / 0.7, 0.2 / 0.7))
 
 
 def test_the_corpus_has_the_smoothed_shares(texts: list[Path], tiny_vocab: Path, tmp_path: Path) -> None:

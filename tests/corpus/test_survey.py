@@ -70,6 +70,20 @@ def test_each_kind_is_found_and_nothing_else_changes(tmp_path: Path) -> None:
     assert count.documents == 10 and sum(count.scripts) > 1000
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_document_of_which_nothing_is_left_does_not_remove_its_copies(tmp_path: Path, whole: bool) -> None:
+    """Text that was wrapped into lines without punctuation looks like a list."""
+    words = " ".join(document(1, 8)).replace(".", "").split()
+    lines = [" ".join(words[start : start + 8]) for start in range(0, len(words), 8)]
+    text = ["  ".join(lines) + "."] if whole else [f"{line}." for line in lines]
+    path = write(tmp_path / "t.txt", [lines, text, text])
+    verdict = survey(CorpusReader([path]), None, ALL, tmp_path / "s", 1)
+    assert reasons(verdict) == ["nothing-left", "", "duplicates"]
+    dev = write(tmp_path / "d.txt", [lines])  # nothing is removed of it, so it stays the first copy
+    verdict = survey(CorpusReader([path]), CorpusReader([dev]), ALL, tmp_path / "e", 1)
+    assert reasons(verdict)[1] in ("duplicates", "near-duplicates")
+
+
 def test_the_verdict_is_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "t.txt", [document(1), document(1), document(2)])
     evaluation = tmp_path / "dev.txt"

@@ -224,6 +224,8 @@ def _print(plan: "Suggestion", texts: tuple[str, ...], threads: int | None) -> N
         ("loss", _expected(plan)),
     ]
     print_table(rows)
+    if plan.free_memory is not None and chosen.memory > plan.free_memory:
+        print("  warning: not even the smallest model fits into the free memory: end other programs first")
     for size in plan.sizes:
         print(
             f"  {size.model:11}  {format_count(size.tokens_per_s):>6} tokens/s  {format_count(size.tokens):>6} tokens, "
@@ -250,11 +252,17 @@ def _print(plan: "Suggestion", texts: tuple[str, ...], threads: int | None) -> N
 
 
 def _why(plan: "Suggestion") -> str:
+    from firth.plan import TOKENS_PER_WEIGHT
+
     chosen = plan.chosen
     per_weight = f"{chosen.tokens_per_weight:.2g} tokens read for each weight of its blocks"
-    if chosen is not plan.sizes[-1]:
-        return f"the largest with at least 4 tokens for each weight of its blocks (a rule of thumb); here {per_weight}"
-    if chosen.tokens_per_weight < 4:
+    larger = plan.sizes[plan.sizes.index(chosen) + 1 :]
+    if larger and larger[0].tokens_per_weight >= TOKENS_PER_WEIGHT:
+        return f"the largest that fits into memory; {per_weight}"
+    if larger:
+        least = f"at least {TOKENS_PER_WEIGHT} tokens for each weight of its blocks"
+        return f"the largest with {least} (a rule of thumb); here {per_weight}"
+    if chosen.tokens_per_weight < TOKENS_PER_WEIGHT:
         return f"the smallest; {per_weight}, which is little: more minutes or more text help"
     return f"the largest that is tried here; {per_weight}"
 

@@ -36,6 +36,7 @@ class Blocks:
     def __init__(self, text: Selection, dev: Selection | None, threshold: int, characters: int):
         self._parts = (text, *([dev] if dev else []))
         self._threshold, self._characters = threshold, characters
+        text.threshold = threshold
         self._hashes = array("Q")
 
     @property
@@ -62,8 +63,6 @@ class Blocks:
         for document, copy in text:
             hashed = document_hash(document.paragraphs)
             kind = "dev" if split == "train" and hashed < self._threshold else split
-            if copy and kind != split:
-                continue  # held out on its first reading
             if split == "train" and not copy:
                 self._hashes.append(hashed)
             block = open_blocks.setdefault(kind, Block(f"{kind}-{counts[kind]:05}", []))

@@ -5,7 +5,7 @@ and at most 13 words; a run that occurs in more than ten places of the corpus is
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,8 @@ class Contamination:
             self.searched.append(Runs(n, self._size, hashes, might_be))
             self._size += len(hashes)
         self._counts = np.zeros(self._size, np.int64)
-        self._documents: dict[int, set[int]] = {}  # hashes of the documents in which each run occurs
+        # For each run, the hashes of the documents in which it occurs, with the number of the first such document.
+        self._documents: dict[int, dict[int, int]] = {}
         self._hits: list[tuple[int, str, np.ndarray]] = []  # run, place, keys of the paragraphs it touches
 
     def add(self, run: int, where: str, keys: np.ndarray, document: int = 0) -> None:
@@ -122,10 +123,9 @@ class Contamination:
         if self._counts[run] > COMMON:
             return
         if document:
-            seen = self._documents.setdefault(run, set())
-            if document in seen:
+            number = int(split_key(keys)[0][0])
+            if self._documents.setdefault(run, {}).setdefault(document, number) != number:
                 return
-            seen.add(document)
         self._counts[run] += 1
         if self._counts[run] <= COMMON:
             self._hits.append((run, where, keys))
@@ -189,21 +189,38 @@ def _examples(path: Path) -> Iterator[list[str]]:
     if name.endswith(".csv"):
         yield from (row for _, row in filter(is_filled, csv_rows(path, read_text_lines(path))))
         return
-    lines = ((number, line) for number, line in enumerate(read_text_lines(path), start=1) if line.strip())
+    lines: Iterable[tuple[int, str]] = (
+        (number, line) for number, line in enumerate(read_text_lines(path), start=1) if line.strip()
+    )
     if name.endswith(".json"):
-        yield from ([text] for text in _strings(_parsed("\n".join(line for _, line in lines), str(path))))
-    elif name.endswith((".jsonl", ".ndjson")):
+        lines = list(lines)
+        if (whole := _document(path, lines)) is not None:
+            yield from ([text] for text in _strings(whole))
+            return
+    if name.endswith((".json", ".jsonl", ".ndjson")):
         for number, line in lines:
             yield list(_strings(_parsed(line, f"{path}:{number}"))) or [""]
     else:
         yield from (line.split("\t") for _, line in lines)
 
 
+def _document(path: Path, lines: Sequence[tuple[int, str]]) -> Any:
+    """Parse a file of one JSON value; None if its first line is one by itself, and so, perhaps, are the others."""
+    try:
+        return json.loads("\n".join(line for _, line in lines))
+    except (ValueError, RecursionError) as error:
+        try:
+            json.loads(lines[0][1] if lines else "")
+        except (ValueError, RecursionError):
+            raise InputError(f"{path}: not JSON ({error}); expected one JSON value, or one in each line") from None
+    return None
+
+
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
-        raise InputError(f"{where}: not JSON") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON ({error}); expected a JSON value in each line") from None
 
 
 def _strings(value: Any, depth: int = 0) -> Iterator[str]:

@@ -143,11 +143,12 @@ def prepare(
     if cleaning.against:
         cleaning = replace(cleaning, against=tuple(find_files(cleaning.against, EVALUATION)))
     factors = weights_of(reader.files, weights or {})
+    named = licences_of(reader.files, licences or {})
     if not all(factors):
         # Nothing of such a file is taken, so it must not count as an earlier copy of another's documents either.
         reader = read([file for file, factor in zip(reader.files, factors, strict=True) if factor])
+        named = [licence for licence, factor in zip(named, factors, strict=True) if factor]
         factors = [factor for factor in factors if factor]
-    named = licences_of(reader.files, licences or {})
     sources = [*_sources(reader.files, "train"), *(_sources(dev_reader.files, "dev") if dev_reader else [])]
     options = _options(unit, share, cleaning, factors, lowercase)
     header = {"version": VERSION, "tokenizer": made.fingerprint, "options": options, "sources": sources}
@@ -339,7 +340,7 @@ def _make_all(
 def _finish(
     out: Path, header: dict[str, Any], train: tuple[ShardInfo, ...], held: tuple[ShardInfo, ...], card: str
 ) -> None:
-    """Write the manifest and the card; InputError if there is nothing to train on."""
+    """Write the manifest and the card; InputError if there is nothing to train on, or nothing in the --dev files."""
     if not sum(info.tokens for info in train):
         n_held = sum(info.documents for info in held)
         shutil.rmtree(out)
@@ -356,6 +357,10 @@ def _finish(
         if removed_by := [flag for key, flag in removing.items() if cleaning.get(key)]:
             raise InputError(f"{names}: all text was removed, by {' or '.join(removed_by)}")
         raise InputError(f"{names}: no text found: all files are empty or blank")
+    dev = [source["path"] for source in header["sources"] if source["split"] == "dev"]
+    if dev and not sum(info.tokens for info in held):
+        shutil.rmtree(out)
+        raise InputError(f"{', '.join(dev[:3])}: no text found to hold out: leave out --dev, or give text")
     manifest = Manifest(
         format=FORMAT,
         version=VERSION,

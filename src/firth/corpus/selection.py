@@ -15,6 +15,7 @@ from firth.corpus.duplicates import PARAGRAPH_BITS, split_key
 from firth.corpus.survey import QUOTED, Readable, Verdict
 from firth.errors import ConfigError
 from firth.text.corpus import CorpusReader, ReadReport
+from firth.text.parallel import ParallelReader
 from firth.text.records import Document
 
 MOST = 100.0  # highest weight
@@ -98,8 +99,9 @@ class Selection:
     """Streams documents with the index of their copy (0 for the first), any number of times.
 
     All files come first, in order, then those with a weight above 1 again, and so on, so copies are far apart; ``read``
-    reads them again as ``reader`` does. The fraction of a weight is sampled by a hash of the text. ``removed`` and
-    ``files`` describe the current or last pass; ``removed`` counts only the first reading of a file.
+    reads them again as ``reader`` does. The fraction of a weight is sampled by a hash of the text. Documents with a
+    hash below ``threshold`` are held out, and have no copies. ``removed`` and ``files`` describe the current or last
+    pass; ``removed`` counts only the first reading of a file.
     """
 
     def __init__(
@@ -110,8 +112,10 @@ class Selection:
         read: Callable[[Sequence[Path]], DocumentReader] = CorpusReader,
     ):
         self._reader, self._read = reader, read
+        self._of_pairs = isinstance(reader, ParallelReader)
         self._verdict = verdict
         self._weights = list(weights) or [1.0] * len(reader.files)
+        self.threshold = 0
         copies = max([1, *(int(np.ceil(weight)) for weight in self._weights)])
         # The files of each additional reading.
         self._rounds = [[n for n, w in enumerate(self._weights) if w > copy] for copy in range(1, copies)]
@@ -153,12 +157,16 @@ class Selection:
             kept = self._kept(document, number, tally=copy == 0)
             if kept is None or not self._is_sampled(kept, self._weights[file] - copy, copy):
                 continue
-            tally = self.files[file]
-            if copy:
-                tally.copies += 1
-            else:
-                tally.documents += 1
-                tally.characters += sum(map(len, kept.paragraphs))
+            if copy and document_hash(kept.paragraphs) < self.threshold:
+                continue
+            # The sides of a pair are of two files, one after the other.
+            sides = [(text,) for text in kept.paragraphs] if self._of_pairs else [kept.paragraphs]
+            for tally, paragraphs in zip(self.files[file:], sides, strict=False):
+                if copy:
+                    tally.copies += 1
+                else:
+                    tally.documents += 1
+                    tally.characters += sum(map(len, paragraphs))
             yield kept, copy
 
     def _is_sampled(self, document: Document, share: float, copy: int) -> bool:
@@ -170,12 +178,12 @@ class Selection:
         if verdict is None:
             return document
         names = list(REASONS)
+        if tally and number in self._wanted:
+            self._named[number] = (document.where, document.paragraphs[0])
         if reason := int(verdict.documents[number]):
             if tally:
                 self._count_document(document, number, names[reason - 1])
             return None
-        if tally and number in self._wanted:
-            self._named[number] = (document.where, document.paragraphs[0])
         begin, end = np.searchsorted(verdict.paragraphs, np.array([number, number + 1], np.uint64) << PARAGRAPH_BITS)
         if begin == end:
             return document

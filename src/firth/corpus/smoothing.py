@@ -18,9 +18,9 @@ EXPONENT = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language, given as one text: its files, its share of all characters, and its smoothed share.
+    """A language, given as one text: its files, its share of all characters, and its share of what is sampled.
 
-    ``weight``: how often each of its documents is used.
+    ``weight``: how often each of its documents is used, at most ``MOST``.
     """
 
     given: str
@@ -60,10 +60,11 @@ def smoothed_languages(texts: Sequence[str | Path], exponent: float = EXPONENT) 
             progress.advance(1)
     shares = [size / sum(sizes) for size in sizes]
     powers = [share**exponent for share in shares]
-    smoothed = [power / sum(powers) for power in powers]
+    weights = [min(power / sum(powers) / share, MOST) for power, share in zip(powers, shares, strict=True)]
+    sampled = [share * weight for share, weight in zip(shares, weights, strict=True)]
     return [
-        Language(str(text), some, share, wanted, min(wanted / share, MOST))
-        for text, some, share, wanted in zip(texts, files, shares, smoothed, strict=True)
+        Language(str(text), some, share, mine / sum(sampled), weight)
+        for text, some, share, mine, weight in zip(texts, files, shares, sampled, weights, strict=True)
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from firth.corpus.clean import REASONS, Cleaning, code, document_reasons, paragraph_reasons
+from firth.corpus.clean import Cleaning, code, document_reasons, paragraph_reasons
 from firth.corpus.contamination import Contamination, Found, Runs, find_all, keys_of
 from firth.corpus.duplicates import (
     LONG,
@@ -97,6 +97,7 @@ class _Measured:
     reasons: np.ndarray
     hashes: np.ndarray
     n_long: np.ndarray
+    hollow: np.ndarray  # whether rules on single paragraphs leave no long one
     removed: tuple[np.ndarray, np.ndarray]  # keys of paragraphs, reasons
     long: tuple[np.ndarray, np.ndarray]  # hashes of long paragraphs, their keys
     signed: tuple[np.ndarray, np.ndarray]  # documents, signatures
@@ -199,14 +200,17 @@ def measure_block(documents: list[tuple[str, ...]]) -> _Measured:
     hashes = sequence_hashes(block.words, block.word_starts)
     compared = is_long & (by_itself == _NOT_REMOVED) if "repeated" in rules else np.zeros(len(keys), bool)
     none = np.zeros(0, np.uint64)
+    n_long, own = np.bincount(owners[is_long], minlength=n), by_itself > 0
+    n_own, n_own_long = (np.bincount(owners[some], minlength=n) for some in (own, own & is_long))
     hits = find_all(block, _searched) if _searched else None
     return _Measured(
         characters=np.array([sum(map(len, paragraphs)) for paragraphs in documents]),
         scripts=block.scripts,
         reasons=document_reasons(block, _cleaning),
         hashes=_document_hashes(hashes, block.paragraph_starts),
-        n_long=np.bincount(owners[is_long], minlength=n),
-        removed=(keys[by_itself > 0], by_itself[by_itself > 0]),
+        n_long=n_long,
+        hollow=(n_own > 0) & (n_long == n_own_long),
+        removed=(keys[own], by_itself[own]),
         long=(hashes[compared], keys[compared]),
         signed=signatures(block) if "near-duplicates" in rules else (none, np.zeros((0, SIGNATURE), np.uint16)),
         runs=hits.runs if hits else none,
@@ -249,11 +253,13 @@ class _State:
         self.n_documents += len(places)
         self._reasons.append(np.where(stays, 0, found.reasons).astype(np.uint8))
         self._n_long.append(found.n_long.astype(np.int32))
-        has_words = stays & (found.hashes != 0)
+        # A document of which nothing will be left must not remove its copies.
+        compared = stays if keep else stays & ~found.hollow
+        has_words = compared & (found.hashes != 0)
         if "duplicates" in self.cleaning.rules:
             self._hashes.add(found.hashes[has_words], numbers[has_words].astype(np.uint64))
         documents, signed = found.signed
-        near = stays[documents.astype(np.int64)]
+        near = compared[documents.astype(np.int64)]
         if near.any():
             kept = signed[near]
             self._near.add(numbers[documents[near]], kept, bands(kept, self._rows))
@@ -335,7 +341,6 @@ def _save(verdict: Verdict, folder: Path) -> None:
     np.save(folder / "paragraphs.npy", verdict.paragraphs)
     np.save(folder / "paragraph_reasons.npy", verdict.paragraph_reasons)
     rest = {
-        "reasons": list(REASONS),
         "files": [asdict(file) for file in verdict.files],
         "found": [asdict(file) for file in verdict.found],
         "like": [(a, b, similarity) for a, (b, similarity) in verdict.like.items()],

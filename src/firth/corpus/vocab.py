@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -54,7 +53,6 @@ class VocabReport:
     cut_lines: int
     cut_documents: int
     fingerprint: str
-    seconds: float
 
 
 def build_vocab(
@@ -80,7 +78,6 @@ def build_vocab(
     and its words are counted as if its share of the text were raised to this power (see ``smoothing``). Raises
     ConfigError if ``out`` is not empty, InputError for text that cannot be read.
     """
-    started_at_s = time.perf_counter()
     out = Path(out)
     _check_options(size, kind, score, workers, max_types)
     if keep_accents and not lowercase:
@@ -99,7 +96,7 @@ def build_vocab(
         with Progress("train vocabulary", size, "tokens") as progress:
             tokenizer = _train(kind, splitter, words.counts, size, score, lambda n: progress.advance(n - progress.done))
             progress.advance(tokenizer.size - progress.done)
-        report = _report(kind, tokenizer, words, reader, time.perf_counter() - started_at_s)
+        report = _report(kind, tokenizer, words, reader)
         tokenizer.save(folder)
         write_json(folder / "report.json", dataclasses.asdict(report))
     return report
@@ -199,9 +196,7 @@ def _count_block(block: list[str]) -> Counter[str]:
     return _splitter.count(block)
 
 
-def _report(
-    kind: VocabKind, tokenizer: Tokenizer, words: WordCounts, reader: CorpusReader, seconds: float
-) -> VocabReport:
+def _report(kind: VocabKind, tokenizer: Tokenizer, words: WordCounts, reader: CorpusReader) -> VocabReport:
     types = list(words.counts)
     n_words = n_pieces = n_unknown_pieces = n_unknown_words = 0
     for first in range(0, len(types), _ENCODE_AT_ONCE):
@@ -231,5 +226,4 @@ def _report(
         cut_lines=read.cut_lines,
         cut_documents=read.cut_documents,
         fingerprint=tokenizer.fingerprint,
-        seconds=round(seconds, 3),
     )

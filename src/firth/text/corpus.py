@@ -56,8 +56,8 @@ class ReadReport:
 
 
 def read_text_lines(path: Path) -> Iterator[str]:
-    """Yield every line of a UTF-8 text file, compressed or not, unchanged and at any length."""
-    reader = CorpusReader([path])
+    """Yield each line of a text file, compressed or not, unchanged and at any length; InputError if it is not UTF-8."""
+    reader = CorpusReader([path], errors="strict")
     parts: list[str] = []
     for _, part, ends in reader.raw_lines(path):
         parts.append(part)
@@ -290,8 +290,7 @@ class CorpusReader:
         except UnicodeDecodeError as error:
             if self.errors == "strict":
                 raise InputError(
-                    f"{path}: not UTF-8 at byte {offset + error.start}; {conversion(path, data)}; or leave out errors "
-                    "(--errors): each bad byte becomes U+FFFD"
+                    f"{path}: not UTF-8 at byte {offset + error.start}; {conversion(path, data)}"
                 ) from None
         text, used = codecs.utf_8_decode(data, "replace", final)
         # A U+FFFD in the file itself is not an error; its three bytes cannot be part of another character.
