@@ -7,7 +7,7 @@ DATA ?= ../shared/data
 
 help:
 	@echo "make demo    pre-train, fine-tune and report on this machine's Python documentation"
-	@echo "make test    all tests (some: scripts/test tests/jobs -k report)"
+	@echo "make test    all tests (some: scripts/test tests/finetuning -k report)"
 	@echo "make test-serve  other projects' clients, a browser and 10,000 connections against a running server; minutes"
 	@echo "make test-cluster  the tests on a Ray cluster of several nodes on this machine, a few minutes"
 	@echo "make test-remote  text and corpora at addresses, with a server of this machine that speaks S3's protocol"
@@ -17,7 +17,7 @@ help:
 	@echo "make wheel   build dist/firth-*.whl"
 	@echo "make models  rebuild every model of the recorded results (DATA=../shared/data)"
 	@echo "make study   fine-tune them on seventeen tasks, about 150 minutes on two cores; what is done is kept"
-	@echo "make bench   measure this machine beside other libraries, about 20 quiet minutes; writes docs/benchmarks.md"
+	@echo "make bench   measure this machine beside other libraries, more than an hour; writes docs/benchmarks.md"
 	@echo "make torture kill, fill the disk and damage files, hours on two cores, resumable; writes docs/robustness.md"
 	@echo "make audit   look up known vulnerabilities of the pinned dependencies, where a network allows it"
 	@echo "make lock    renew the hashes of what the container installs, from pip's package index"

@@ -23,8 +23,7 @@ except importlib.metadata.PackageNotFoundError:  # read from a source tree that 
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown"}
-# README.md is for readers of the folder; index.md is the first page of the site.
-exclude_patterns = ["_build", "README.md"]
+exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = "Firth"

@@ -19,7 +19,7 @@ OUT = Path("docs/results/domain.json")
 
 
 def main(folder: Path) -> None:
-    looks = [event for event in read_log(folder / "run" / "log.jsonl") if event["event"] == "dev"]
+    evaluations = [event for event in read_log(folder / "run" / "log.jsonl") if event["event"] == "dev"]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     tuned = {
         name: read_json(folder / f"tuned-{place}" / "results.json")
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
         OUT,
         {
             "extend": read_json(folder / "extend.json"),
-            "looks": [{key: value for key, value in look.items() if key != "event"} for look in looks],
+            "evaluations": [{key: value for key, value in one.items() if key != "event"} for one in evaluations],
             "tuned": {
                 name: {key: facts[key] for key in ("metric", "examples", "dev")} for name, facts in tuned.items()
             },

@@ -17,9 +17,8 @@ from firth.studies.ablations_report import ablation_table, model_table
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table
 from firth.studies.finetuning import SCRATCH
 from firth.studies.finetuning_report import baselines, feature_table, label_table, task_table
-from firth.studies.representations_report import cost_table, layer_table
+from firth.studies.representations_report import cost_table, layer_table, representation_table
 from firth.studies.representations_report import label_curves as error_curves
-from firth.studies.representations_report import score_table as score_table_of_representations
 from firth.studies.senses import SenseRules
 from firth.studies.senses_report import accuracy_table, word_table
 from firth.studies.translation_report import score_signatures, score_table, training_text
@@ -267,7 +266,7 @@ def representations_section() -> str:
         "± standard deviation; every choice was made on a tenth of the training "
         f"examples. {len(facts)} cells, {record['hours']:.1f} core-hours, on {machine_of(record)}, torch "
         f"{record['torch']}, commit {record['commit']}.\n",
-        *markdown(*score_table_of_representations(facts)),
+        *markdown(*representation_table(facts)),
         "\n![each run](results/representations.png)\n",
         *remarks.get("tasks", []),
         "\nCost. The losses cover different tokens, words and directions, so they are not comparable:\n",
@@ -358,7 +357,7 @@ def senses_section() -> str:
 
 def domain_section() -> str:
     record: dict[str, Any] = json.loads((OUT / "domain.json").read_text("utf-8"))
-    extended, first, last = record["extend"], record["looks"][0], record["looks"][-1]
+    extended, first, last = record["extend"], record["evaluations"][0], record["evaluations"][-1]
     # The record is older than the key "tokens".
     fits = [{"tokens": fit.get("pieces"), **fit} for fit in map(extended["held_out"].get, ("before", "after"))]
     scores = {name: facts["dev"]["dev"][facts["metric"]] for name, facts in record["tuned"].items()}

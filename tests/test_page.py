@@ -60,7 +60,7 @@ def full(title: str = "A run") -> Report:
         "step",
         EVIL,
     )
-    report.lines_plot("log", {"rate": (range(40), [10.0**-i for i in range(40)])}, "step", "rate", log_y=True)
+    report.lines_plot("many", {"rate": (range(40), [10.0**-i for i in range(40)])}, "step", "rate")
     report.bars_plot("bars", ["a", EVIL], [0.5, -0.25], [0.1, 0.0], "score")
     report.pre("\n[train]\n  rate = 1  # <" + EVIL)
     return report

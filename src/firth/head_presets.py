@@ -87,9 +87,6 @@ HEADS: dict[str, HeadPreset] = {
     ),
 }  # fmt: skip
 
-# Tasks with a familiar name that are another kind with a head preset: (kind, preset).
-SHORT_TASKS: dict[str, tuple[str, str]] = {"similarity": ("regress", "towers")}
-
 
 def preset_named(name: str, task: str) -> HeadPreset:
     """Look up a head preset. ConfigError for an unknown name, and for a preset of other kinds of task."""

@@ -110,9 +110,7 @@ class Report:
             f'<div class="wide"><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
         )
 
-    def lines_plot(
-        self, title: str, curves: Mapping[str, Curve], x_label: str, y_label: str, log_y: bool = False
-    ) -> None:
+    def lines_plot(self, title: str, curves: Mapping[str, Curve], x_label: str, y_label: str) -> None:
         """Add a plot of named curves ``(x, y)``; each is labelled at its right end. NaN leaves a gap."""
         figure, axes = _axes(x_label, y_label)
         ends = []
@@ -121,11 +119,9 @@ class Report:
             colour, dash = COLOURS[i % len(COLOURS)][0], _DASHES[i // len(COLOURS) % len(_DASHES)]
             marker = "o" if len(x) <= 12 else ""
             axes.plot(x, y, dash, color=colour, linewidth=1.8, marker=marker, markersize=4)
-            drawn = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(b) and (b > 0 or not log_y)]
+            drawn = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(b)]
             if drawn:
                 ends.append((name, colour, *drawn[-1]))
-        if log_y:
-            axes.set_yscale("log")
         _label_ends(axes, ends)
         self.plot(title, figure)
 

@@ -77,7 +77,6 @@ from firth.text.layouts import (
     gpt_layout,
     sentence_layout,
     source_layout,
-    stream_layout,
 )
 from firth.text.open_words import opened
 from firth.text.tokenizer import Tokenizer
@@ -193,7 +192,7 @@ SYSTEMS: dict[str, System] = {
         encoder=Lstm,
         objective_config=StreamingLMConfig,
         objective=StreamingLM,
-        layout=stream_layout,
+        layout=source_layout,
         instances=("streams", "copies"),
         predict="next",
         flops=lstm_flops,

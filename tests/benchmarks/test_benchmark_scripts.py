@@ -54,7 +54,6 @@ def test_encode_beside_transformers(script, tmp_path: Path) -> None:
     assert record["tables"][0]["rows"][-1]["times"] > 0
 
 
-@pytest.mark.slow
 def test_encode_beside_all_peers(script, tmp_path: Path) -> None:
     for package in ("transformers", "sentence_transformers", "onnxruntime", "onnxscript"):
         pytest.importorskip(package)
@@ -121,7 +120,6 @@ def test_finetune_step(script, tmp_path: Path) -> None:
     assert record["settings"]["tokens"] < record["settings"]["padded"]
 
 
-@pytest.mark.slow
 def test_prepare(script, tmp_path: Path) -> None:
     alone = [] if importlib.util.find_spec("datasets") and importlib.util.find_spec("transformers") else ["--alone"]
     record = run(script, "prepare", tmp_path, "--once", "--workers", "1", *alone)
@@ -178,7 +176,6 @@ def test_loader_on_a_corpus(script, tiny_corpus: Path, tmp_path: Path) -> None:
     assert record["settings"]["shards"] == 1
 
 
-@pytest.mark.slow
 def test_startup(script, tmp_path: Path) -> None:
     record = run(script, "startup", tmp_path)
     assert names(record) == ["import firth", "firth --help"]
@@ -258,7 +255,6 @@ def test_products_by_number_of_rows(script, tmp_path: Path) -> None:
     assert all(row[str(n)] > 0 for row in rows for n in script("products").ROWS)
 
 
-@pytest.mark.slow
 def test_memory_of_training(script, tmp_path: Path) -> None:
     (row,) = run(script, "training_memory", tmp_path)["tables"][0]["rows"]
     # The process itself takes most of the memory with so small a model.
@@ -278,7 +274,6 @@ def test_elmo(script, tmp_path: Path) -> None:
     assert len(record["checks"]) == 4
 
 
-@pytest.mark.slow
 def test_the_same_minutes_of_pre_training(script, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
@@ -292,7 +287,6 @@ def test_the_same_minutes_of_pre_training(script, tmp_path: Path) -> None:
     assert ours["block_loss"] != theirs["block_loss"]
 
 
-@pytest.mark.slow
 def test_processes(script, tmp_path: Path) -> None:
     one, several, threads = run(script, "processes", tmp_path)["tables"][0]["rows"]
     assert one["share"] == 1 and several["share"] > 0

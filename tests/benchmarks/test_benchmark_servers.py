@@ -70,7 +70,6 @@ def run_of(script, tmp_path: Path):
     return peers.Run(options, tmp_path, work, np.array([[0.6, 0.8]] * 2), Progress("test", None, "loads"))
 
 
-@pytest.mark.slow
 def test_who_is_measured(script, tmp_path: Path) -> None:
     servers, run = script("peer_servers"), run_of(script, tmp_path)
     # Vectors are compared by direction.
@@ -92,7 +91,6 @@ def test_who_is_measured(script, tmp_path: Path) -> None:
     assert "no such model" in reasons["ends"] and "not installed" in reasons["absent"]
 
 
-@pytest.mark.slow
 def test_a_server_is_stopped_with_its_processes(script, tmp_path: Path) -> None:
     servers, prepare = script("peer_servers"), script("prepare")
     # The listening process is a child for which its parent does not wait.
@@ -193,7 +191,6 @@ def test_the_record(script, tmp_path: Path) -> None:
     assert "*peer* (70.0 a second)" in record["about"]
 
 
-@pytest.mark.slow
 def test_firth_alone(script, tmp_path: Path) -> None:
     path = script("serve_peers").main(["--quick", "--data", "nowhere", "--out", str(tmp_path)])
     record = json.loads(path.read_text("utf-8"))
@@ -211,7 +208,6 @@ def test_firth_alone(script, tmp_path: Path) -> None:
     assert len(targets) == 5 + 3 * len(served) and not any("peer" in row["name"] for row in targets)
 
 
-@pytest.mark.slow
 def test_memory_is_looked_at_all_the_way(script, tmp_path: Path) -> None:
     path = script("serve_memory").main(["--quick", "--data", "nowhere", "--out", str(tmp_path)])
     record = json.loads(path.read_text("utf-8"))

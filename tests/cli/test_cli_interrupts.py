@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 # Small blocks, so that the test text makes several shards, in processes although it is little.
 # Ctrl-C reaches a command started from a terminal; a background job inherits that SIGINT is ignored.
 PROGRAM = """

@@ -152,7 +152,6 @@ def test_a_mistake_of_ours_shows_where_it_is(monkeypatch: pytest.MonkeyPatch) ->
 MAIN = [sys.executable, "-c", "import sys; from firth.cli import main; sys.exit(main())"]
 
 
-@pytest.mark.slow
 def test_a_reader_that_leaves_is_nothing_to_talk_about() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -161,7 +160,6 @@ def test_a_reader_that_leaves_is_nothing_to_talk_about() -> None:
     assert (result.returncode, result.stderr) == (1, "")
 
 
-@pytest.mark.slow
 def test_closed_streams_are_one_line() -> None:
     closed = run("sh", "-c", 'exec "$@" >&-', "sh", *MAIN, "models")
     assert (closed.returncode, closed.stderr.count("\n")) == (2, 1)
@@ -170,7 +168,6 @@ def test_closed_streams_are_one_line() -> None:
     assert silent.returncode == 0 and silent.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_behind_stdout_is_one_line() -> None:
     with open("/dev/full", "w") as full:

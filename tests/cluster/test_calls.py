@@ -15,8 +15,6 @@ import pytest
 from firth.errors import ConfigError
 from firth.studies.cells import StudyCell, run_cells
 
-pytestmark = pytest.mark.slow  # starts processes
-
 
 def test_cells_are_done_on_nodes_once_and_the_dead_start_again(tmp_path: Path, on: str) -> None:
     cells = [

@@ -18,8 +18,6 @@ from firth.cluster.connection import connect
 from firth.errors import ConfigError, TrainingError
 from firth.studies.cells import StudyCell, run_cells
 
-pytestmark = pytest.mark.slow  # starts processes
-
 
 def refused(on: str, out: Path) -> str:
     with pytest.raises(ConfigError) as caught, connect(on, out, lambda _: None):

@@ -22,8 +22,6 @@ from firth.manifest import file_sha256
 from firth.pretraining.on_cluster import LOG, world_size
 from firth.pretraining.run import pretrain, resolve, resume
 
-pytestmark = pytest.mark.slow  # starts processes
-
 STEPS = 120
 RANK = "ray::firth.pretraining.on_cluster:train_rank"
 

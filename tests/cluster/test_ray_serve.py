@@ -21,7 +21,7 @@ TEXTS = [
 TRIES = 20
 
 # Starts processes. Ray Serve uses what pydantic has deprecated.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from firth.pretraining.run import pretrain, recipe_of, resume
 from firth.pretraining.several import count_processes, for_processes
 from firth.training.checkpoint import list_checkpoints
 
-pytestmark = [pytest.mark.slow, pytest.mark.unchecked]
+pytestmark = pytest.mark.unchecked
 
 # A system with recurrent state; a number of micro-batches that two processes cannot share evenly.
 STREAM = ("lstm", "train.micro_batches=3")

@@ -84,7 +84,6 @@ def test_a_pickle_is_fetched_only_where_there_is_nothing_else(tmp_path: Path, mo
     assert {"*.h5", "*.msgpack", "onnx/*"} <= set(hub._NEVER)
 
 
-@pytest.mark.slow
 def test_the_command_line_reads_the_cache_without_a_network(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     cached(tmp_path / "cache", "org/name")

@@ -113,7 +113,6 @@ def test_pruning_is_reported(tmp_path: Path, text: Path) -> None:
     assert (report.word_types, report.pruned_types, report.pruned_words, report.words) == (6, 4, 4, 10)
 
 
-@pytest.mark.slow
 def test_workers_change_nothing(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, in_processes: None
 ) -> None:
@@ -152,7 +151,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for left-over processes in /proc")
 def test_interrupt_leaves_no_folder_and_no_process(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
@@ -230,7 +228,6 @@ def test_byte_pair_encoding_refuses_what_it_cannot_do(tmp_path: Path, text: Path
     assert build_vocab([text], tmp_path / "out", kind="bpe", size=largest).size == largest
 
 
-@pytest.mark.slow
 def test_workers_change_nothing_in_byte_pair_encoding(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, in_processes: None
 ) -> None:

@@ -17,7 +17,7 @@ from firth.data.loader import Loader, Place
 from firth.data.shards import Corpus
 from firth.errors import ConfigError, CorpusError
 from firth.models.config import BertConfig
-from firth.text.layouts import bert_layout, stream_layout
+from firth.text.layouts import bert_layout, source_layout
 
 Stream = list[tuple[list[Batch], Place]]
 
@@ -33,7 +33,7 @@ def loader(
     corpus = Corpus(folder)
     options = DataConfig(**{"corpus": str(folder), "length": 16, "workers": 0} | data)
     recurrent = options.instances in ("streams", "copies")
-    layout = (stream_layout if recurrent else bert_layout)(corpus.tokenizer)
+    layout = (source_layout if recurrent else bert_layout)(corpus.tokenizer)
     return Loader(
         corpus,
         options,

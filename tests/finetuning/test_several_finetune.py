@@ -66,7 +66,6 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module.Trainer, "train_step", watched)
 
 
-@pytest.mark.slow
 def test_two_processes_read_the_batches_of_one(recipe: dict[str, Any], tmp_path: Path) -> None:
     tuned(recipe, tmp_path / "two")
     tuned(recipe, tmp_path / "one", "train.micro_batches=2", processes=1)
@@ -79,7 +78,6 @@ def test_two_processes_read_the_batches_of_one(recipe: dict[str, Any], tmp_path:
         torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
 
 
-@pytest.mark.slow
 def test_stopped_and_resumed_it_is_equal_bit_for_bit(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

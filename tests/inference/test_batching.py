@@ -69,7 +69,6 @@ print(within - before, _resident() - before)
 """
 
 
-@pytest.mark.slow
 def test_what_batches_have_freed_goes_back_once_the_process_has_grown() -> None:
     """For an endless stream of lines of different lengths, memory must not grow with their number."""
     if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"):

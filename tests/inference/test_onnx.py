@@ -27,7 +27,6 @@ except Exception as error:
 """
 
 
-@pytest.mark.slow
 def test_onnxruntime_writes_nothing_into_the_folders_of_its_user(tmp_path: Path) -> None:
     """Its import prepares telemetry there."""
     pytest.importorskip("onnxruntime")

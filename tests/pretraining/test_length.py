@@ -138,7 +138,6 @@ def test_the_steps_are_stored_and_a_resumed_run_is_not_measured_again(
     assert losses[0] == losses[1]
 
 
-@pytest.mark.slow
 def test_several_processes_agree_on_the_steps(
     tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,6 @@ def _line(process: subprocess.Popen[str], words: str) -> str:
     return next(line for line in process.stderr if words in line)
 
 
-@pytest.mark.slow
 def test_serves_reloads_and_ends(process: tuple[subprocess.Popen[str], str], tiny_run: Path) -> None:
     running, address = process
     with httpx2.Client(base_url=address, timeout=60) as http:
@@ -90,7 +89,6 @@ def test_serves_reloads_and_ends(process: tuple[subprocess.Popen[str], str], tin
     assert running.wait(60) == 0
 
 
-@pytest.mark.slow
 def test_hugging_faces_own_client_is_answered(process: tuple[subprocess.Popen[str], str], tiny_run: Path) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
     address, model = process[1], load(tiny_run)
@@ -103,7 +101,6 @@ def test_hugging_faces_own_client_is_answered(process: tuple[subprocess.Popen[st
     assert similarity("the river", other_sentences=["the river", "winter"])[0] == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.slow
 def test_check_says_what_would_go_wrong(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", f"tiny={tiny_run}", "--port", "0", "--check"]) == 0
     assert "all models answer" in capsys.readouterr().out

@@ -19,8 +19,6 @@ from firth.studies import cells
 from firth.studies.cells import DONE, StudyCell, collect_facts, run_cells, run_study, select, stamps_of
 from firth.workers import submit
 
-pytestmark = pytest.mark.slow  # starts processes
-
 
 def work(folder: Path, *, number: int) -> dict[str, Any]:
     if number < 0:

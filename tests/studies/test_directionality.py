@@ -10,8 +10,9 @@ from firth.finetuning.recipe import build, plain_recipe
 from firth.studies import directionality
 from firth.studies.directionality import TASKS, VARIANTS, pretrain_cell, pretrain_cells, study_cells, tune_cells
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table, write_study_report
-from firth.systems import size_named
+from firth.systems import SYSTEMS, size_named
 from firth.tasks.datasets import DATASETS
+from firth.text.tokenizer import Tokenizer
 
 
 def cell(score: float, metric: str = "accuracy") -> dict[str, Any]:
@@ -52,6 +53,15 @@ def test_cells_have_sound_recipes_and_wait_for_their_models(tmp_path: Path) -> N
         plain = plain_recipe(c.options["recipe"], [], "test")
         kind = DATASETS[plain["task"]].kind if plain["task"] in DATASETS else plain["task"]
         build({"kind": kind, "metric": "x", **plain, "head": {"labels": ["a", "b"]} | plain["head"]}, c.name)
+
+
+def test_words_are_marked_where_there_are_segment_embeddings(tmp_path: Path, tiny_vocab: Path) -> None:
+    tokenizer = Tokenizer.load(tiny_vocab)
+    for name, variant in VARIANTS.items():
+        system, _ = size_named(variant.model)
+        assert variant.marks is SYSTEMS[system].layout(tokenizer).has_segments
+        head = cell_named(tune_cells(tmp_path, tmp_path), f"tasks/{name}/MRPC").options["recipe"]["head"]
+        assert head.get("mark_shared_words", False) is variant.marks
 
 
 def cell_named(cells: list[Any], part: str) -> Any:

@@ -33,7 +33,7 @@ from firth.studies.representations_report import (
     cost_table,
     label_curves,
     layer_table,
-    score_table,
+    representation_table,
     write_study_report,
 )
 from firth.systems import size_named
@@ -57,7 +57,7 @@ FACTS = {
 
 
 def test_tables_show_what_is_done() -> None:
-    header, rows = score_table(FACTS)
+    header, rows = representation_table(FACTS)
     assert header[1:] == [f"{task}, {score}" for task, score in TASKS.items()]
     assert rows == [["TagLM", "50.0 ± 1.0", "–", "–", "–"], ["BERT", "–", "–", "75.0 ± 1.0", "–"]]
     assert cost_table(FACTS)[1] == [["BERT", "7.4 M", "10.0", 700, "mlm_loss 5.25", "2.0", 900]]

@@ -19,7 +19,6 @@ from firth.inference.outputs import row_outputs
 from firth.packed import Encoder, Rows, Tokens
 from firth.systems import SYSTEMS
 from firth.tasks.config import (
-    AnswerConfig,
     ChooseConfig,
     ClassifyConfig,
     MultiLabelConfig,
@@ -236,7 +235,3 @@ def test_an_encoder_that_reads_both_ways_is_refused(kind: str) -> None:
 def test_impossible_weights_are_refused(kind: str, weight: float) -> None:
     with pytest.raises(ConfigError, match="auxiliary_lm="):
         replace(KINDS[kind][0], auxiliary_lm=weight)
-
-
-def test_questions_have_none() -> None:
-    assert not hasattr(AnswerConfig(), "auxiliary_lm")

@@ -190,7 +190,6 @@ REAL = {
 LEFT_OUT = {"nsmc dev": 2, "arc dev": 102 + 2, "arc, challenge dev": 23}
 
 
-@pytest.mark.slow
 def test_real_rows(shared_data: Path) -> None:
     found, expected, left_out = {}, {}, {}
     for key, (folder, n_train, n_dev) in REAL.items():

@@ -24,7 +24,7 @@ from firth.tasks.rows import (
     split_rows,
     target,
 )
-from firth.text.layouts import Layout, bert_layout, stream_layout
+from firth.text.layouts import Layout, bert_layout, source_layout
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import SPECIALS
 
@@ -109,7 +109,7 @@ def test_windows_are_those_of_the_published_loop(n: int, room: int, stride: int)
 
 
 @settings(max_examples=100)
-@given(st.integers(0, 80), st.integers(11, 30), st.integers(0, 40), st.sampled_from([bert_layout, stream_layout]))
+@given(st.integers(0, 80), st.integers(11, 30), st.integers(0, 40), st.sampled_from([bert_layout, source_layout]))
 def test_the_rows_of_a_long_text_cover_every_piece(
     n: int, length: int, stride: int, layout: Callable[[Tokenizer], Layout]
 ) -> None:
@@ -138,7 +138,7 @@ def test_a_text_that_fits_is_one_row_whatever_the_stride() -> None:
 
 def test_a_text_without_pieces_is_a_row_of_special_pieces() -> None:
     assert ids(maker().single([])) == [[CLS, SEP]]
-    assert ids(maker(layout=stream_layout).single([])) == [[SEP]]
+    assert ids(maker(layout=source_layout).single([])) == [[SEP]]
 
 
 def test_a_text_that_is_cut_loses_its_end_and_is_counted() -> None:
@@ -224,7 +224,7 @@ def test_the_other_text_gets_all_that_a_short_windowed_one_leaves() -> None:
     st.integers(11, 30),
     st.integers(0, 9),
     st.sampled_from([None, True, False]),
-    st.sampled_from([bert_layout, stream_layout]),
+    st.sampled_from([bert_layout, source_layout]),
 )
 def test_the_rows_of_a_pair_fit_and_cover_the_windowed_text(
     n_a: int, n_b: int, length: int, stride: int, first: bool | None, layout: Callable[[Tokenizer], Layout]

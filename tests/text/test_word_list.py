@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from firth.errors import TokenizerError
 from firth.text.added_tokens import check_extendable
-from firth.text.layouts import gpt_layout, stream_layout
+from firth.text.layouts import gpt_layout, source_layout
 from firth.text.tokenizer import WORD_LIMIT, Tokenizer
 from firth.text.tokenizer_kinds import WORDS
 from firth.text.word_list import choose_words
@@ -58,7 +58,7 @@ def test_special_pieces_by_the_part_they_play() -> None:
         _ = TOKENIZER.mask_id
     assert not {1, 2, 3} & set(TOKENIZER.encode("<s> The </s><sep>").ids), "in a text they are text"
     assert gpt_layout(TOKENIZER).pair([10], [11])[0] == [1, 10, 2, 11, 3]
-    assert stream_layout(TOKENIZER).single([10]) == [10, 3]
+    assert source_layout(TOKENIZER).single([10]) == [10, 3]
 
 
 def test_save_load_and_pickle(tmp_path: Path) -> None:

@@ -166,7 +166,6 @@ for score in ("frequency", "likelihood"):
 """
 
 
-@pytest.mark.slow
 def test_hash_seed_does_not_matter(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")

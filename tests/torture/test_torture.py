@@ -16,7 +16,6 @@ from torture import Case
 from torture_harness import KILLED, Server, Workplace
 from torture_inputs import COMMANDS, READS
 
-pytestmark = pytest.mark.slow
 SEED = 1
 BY_NAME = {command.name: command for command in COMMANDS}
 

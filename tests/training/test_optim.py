@@ -364,7 +364,6 @@ print("torch._dynamo" in sys.modules or "torch._inductor" in sys.modules)
 """
 
 
-@pytest.mark.slow
 def test_a_run_does_not_import_the_compiler() -> None:
     """The import takes three seconds."""
     ran = subprocess.run([sys.executable, "-c", _FIRST_UPDATES], capture_output=True, text=True, check=True)

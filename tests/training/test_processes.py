@@ -12,8 +12,6 @@ import pytest
 from firth.errors import ConfigError, TrainingError
 from firth.training.processes import Group, start_group
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def find_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:

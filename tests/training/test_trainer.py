@@ -130,7 +130,7 @@ def test_the_judge_keeps_the_model_with_the_highest_score(tmp_path: Path) -> Non
     assert trainer.fit()
     # The last of several equal scores is kept, but patience still counts down.
     assert (tmp_path / "run" / "model" / "step").read_text() == "4"
-    assert (trainer.state.best, trainer.state.best_step, trainer.state.looks_since_best) == (0.75, 4, 2)
+    assert (trainer.state.best, trainer.state.best_step, trainer.state.evaluations_since_best) == (0.75, 4, 2)
     events = [e for e in read_log(tmp_path / "run" / "log.jsonl") if e["event"] == "dev"]
     assert [(e["accuracy"], e["other"]) for e in events] == [(0.25, -1), (0.75, -1), (0.5, -1), (0.75, -1)]
 
@@ -179,7 +179,7 @@ def test_patience_is_remembered_over_a_stop(tmp_path: Path) -> None:
     assert judged(tmp_path / "run", [0.5, 0.25], patience=2).fit()
     again = judged(tmp_path / "run", [0.25] * 4, patience=2)
     again.resume(lambda folder: again.objective.state_dict())
-    assert again.state.looks_since_best == 1
+    assert again.state.evaluations_since_best == 1
     assert again.fit() and again.state.step == 3
 
 

@@ -170,7 +170,6 @@ print(connection is None or connection.HAS_IPV6 == had)
 """
 
 
-@pytest.mark.slow
 def test_gensim_is_imported_without_a_socket() -> None:
     ran = subprocess.run([sys.executable, "-c", _WITHOUT_SOCKETS], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["[]", "True", "True"]

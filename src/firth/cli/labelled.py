@@ -88,11 +88,9 @@ NOT_GIVEN = LabelledFlags()
 def check_named(task: str | None, *files: str | None) -> None:
     """Check the names of a task and files, before PyTorch is imported, which takes seconds."""
     if task is not None:
-        from firth.head_presets import SHORT_TASKS
         from firth.tasks.kinds import kind_of_task
 
-        if task not in SHORT_TASKS:
-            kind_of_task(task)
+        kind_of_task(task)
     for file in files:
         if file is not None and not Path(file).exists():
             from firth.tasks.readers.files import no_such_file

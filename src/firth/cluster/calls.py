@@ -92,11 +92,11 @@ def ended(reference: Any) -> Ended:
     return Ended(problem=RuntimeError(f"a call on a node failed:\n{found['text']}"))
 
 
-def wait(references: Sequence[Any], cluster: Cluster, seconds: float = _LOOK_S) -> list[Any]:
+def wait(references: Sequence[Any], cluster: Cluster) -> list[Any]:
     """Wait for calls to end; returns those that have ended, possibly none. TrainingError if the head is lost."""
     import ray
 
-    done, _ = ray.wait(list(references), num_returns=1, timeout=seconds)
+    done, _ = ray.wait(list(references), num_returns=1, timeout=_LOOK_S)
     if done:  # at most one, though others may have ended too
         done, _ = ray.wait(list(references), num_returns=len(references), timeout=0)
     else:

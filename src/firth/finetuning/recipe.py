@@ -24,11 +24,12 @@ from firth.config import (
 )
 from firth.errors import ConfigError
 from firth.finetuning.small import is_small, small_settings
-from firth.head_presets import SHORT_TASKS, preset_named
+from firth.head_presets import preset_named
 from firth.option_names import FOREIGN_FINETUNING_KEYS
 from firth.recipes import Settings, check_recipe, laid_over
 from firth.systems import SYSTEMS
 from firth.tasks.config import NETWORKS, BiLstmConfig
+from firth.tasks.kinds import SHORT_TASKS
 from firth.tasks.table import TASKS, Task
 from firth.training.config import OptimConfig
 

@@ -95,9 +95,9 @@ class MinimalPair:
 
 
 def score_texts(
-    loaded: Loaded, texts: Iterable[str], *, device: torch.device, budget_tokens: int, at_once: int = AT_ONCE
+    loaded: Loaded, texts: Iterable[str], *, device: torch.device, budget_tokens: int
 ) -> Iterator[TextScore]:
-    """Yield the score of each text, in order; holds ``at_once`` texts in memory.
+    """Yield the score of each text, in order; holds ``AT_ONCE`` texts in memory.
 
     A text longer than the model's maximum is read in windows that overlap by half, and each token is scored where it
     has the most context. ConfigError for a model that is not a language model, InputError for an empty text.
@@ -105,7 +105,7 @@ def score_texts(
     masked = _masked_lm(loaded)
     model = None if masked is not None else language_model(loaded)
     source = iter(texts)
-    while some := list(islice(source, at_once)):
+    while some := list(islice(source, AT_ONCE)):
         rows, pieces = list[_Row](), list[list[str]]()
         encoded = loaded.tokenizer.encode_many(some)
         for number, (text, found) in enumerate(zip(some, encoded, strict=True)):

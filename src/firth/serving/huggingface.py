@@ -13,7 +13,6 @@ from firth.serving.asking import (
     Listed,
     Route,
     Texts,
-    as_list,
     refuse_other,
     request_body,
     validated,
@@ -22,7 +21,7 @@ from firth.serving.hosted import Hosted
 from firth.serving.labels import label_scores
 from firth.serving.refusals import RefusalError
 from firth.serving.searches import check_prompts, check_writing, generate, prompt_ids, translate
-from firth.serving.tei import Direction, SimilarityBody, side, similarity
+from firth.serving.tei import Direction, SimilarityBody, embed, similarity
 from firth.tasks.predictions import Answered, Chosen, TaggedText
 
 
@@ -346,14 +345,8 @@ async def generation(context: Context, body: TaskBody) -> Any:
 
 
 async def features(context: Context, body: FeatureBody) -> Any:
-    hosted = context.hosted("embed")
-    refuse_other("prompt_name", body.prompt_name, None)
     refuse_other("parameters", body.parameters, None, {})
-    cut = side(body.truncate, body.truncation_direction)
-    texts = context.texts(as_list(body.inputs))
-    vectors = await context.ask(hosted.embed(texts, unit=body.normalize, truncate=cut))
-    refuse_other("dimensions", body.dimensions, None, len(vectors[0]))
-    return vectors
+    return await embed(context, body)
 
 
 async def choice(context: Context, body: TaskBody) -> Any:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from firth.serving.hosted import Hosted
 from firth.serving.labels import label_scores
 from firth.serving.refusals import RefusalError
 from firth.tasks.predictions import Labelled, Valued
+
+if TYPE_CHECKING:
+    from firth.serving.huggingface import FeatureBody
 
 Direction = Literal["left", "right", "Left", "Right"]
 # Pairs of labels of which one says that a text answers a query, with that one second; also ``not_X`` and X.
@@ -110,7 +113,7 @@ def side(truncate: bool | None, direction: Direction) -> Literal["no", "left", "
     return ("left" if direction.lower() == "left" else "right") if truncate else "no"
 
 
-async def embed(context: Context, body: EmbedBody) -> Any:
+async def embed(context: Context, body: "EmbedBody | FeatureBody") -> Any:
     hosted = context.hosted("embed")
     refuse_other("prompt_name", body.prompt_name, None)
     inputs = context.texts_or_ids(hosted, body.inputs, "inputs")

@@ -111,8 +111,8 @@ def model_cells(data: Path, out: Path) -> list[StudyCell]:
         begun = {"model": f"{model_of(one.base, out)}/" if one.base else one.model}
         recipe = laid_over(laid_over(one.recipe, corpus), begun)
         steps = recipe["train"]["steps"]
-        looks = {"eval_every": steps // 5, "save_every": steps // 5, "eval_batches": 20, "log_every": steps // 50}
-        recipe = laid_over({"train": looks}, recipe)
+        cadence = {"eval_every": steps // 5, "save_every": steps // 5, "eval_batches": 20, "log_every": steps // 50}
+        recipe = laid_over({"train": cadence}, recipe)
         needs = (f"text/{one.text}", *([f"models/{one.base}"] if one.base else []))
         cells.append(StudyCell(f"models/{name}", pretrain_cell, {"recipe": recipe, "settings": []}, needs))
     for name, kept in HALVES.items():

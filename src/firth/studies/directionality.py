@@ -43,6 +43,7 @@ class ModelRow:
     """One row of the table. ``pretrained``: the row whose weights it starts from, if not its own.
 
     ``words``: which token represents a word that is tagged. Left to right, only its last token has seen all of it.
+    ``marks``: whether it has segment embeddings, which mark the words that both texts of a pair have.
     """
 
     model: str
@@ -50,6 +51,7 @@ class ModelRow:
     head: dict[str, Any] = field(default_factory=dict)
     pretrained: str = ""
     words: str = "first"
+    marks: bool = True
 
 
 # A randomly initialised BiLSTM between encoder and head; a text is the mean of its outputs.
@@ -64,7 +66,10 @@ VARIANTS: dict[str, ModelRow] = {
     ),
     # GPT's softmax has no bias that could be initialised from the tokens' frequencies.
     "GPT": ModelRow(
-        model="gpt-mini", settings=("encoder.embedding_dropout=0.0", "init.output_bias=zero"), words="last"
+        model="gpt-mini",
+        settings=("encoder.embedding_dropout=0.0", "init.output_bias=zero"),
+        words="last",
+        marks=False,
     ),
 }
 # The tasks, and the score that is shown: for MRPC the one in the paper's table.
@@ -120,6 +125,8 @@ def tune_cells(data: Path, out: Path) -> list[StudyCell]:
         for name, variant in VARIANTS.items():
             words = {"network": {"words": variant.words}} if row.name == "CoNLL-2003" else {}
             head = laid_over(laid_over(_OF_TASKS[row.name], words), variant.head)
+            if not variant.marks:
+                head.pop("mark_shared_words", None)
             recipe = laid_over(recipe_of(replace(row, settings={"head": head}), data, out), _TUNING)
             recipe["model"] = str(out / "cells" / "pre-training" / (variant.pretrained or name) / "run") + "/"
             recipe["data"] |= {"limit": MOST_EXAMPLES}

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from firth.page import Report, TableCell
 from firth.studies.cells import Facts
 from firth.studies.directionality import PUBLISHED, TASKS, VARIANTS
-from firth.studies.finetuning_report import percent
-from firth.studies.score_figure import draw_scores
+from firth.studies.score_figure import draw_scores, score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,12 +32,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
 
 def direction_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """A row per model, a column per task."""
-    rows: list[list[TableCell]] = []
-    for name in VARIANTS:
-        found = {task: facts.get(f"tasks/{name}/{task}") for task in TASKS}
-        if any(found.values()):
-            rows.append([name, *(percent(cell, TASKS[task]) for task, cell in found.items())])
-    return ["model", *(f"{task}, {score}" for task, score in TASKS.items())], rows
+    return score_table(facts, list(VARIANTS), TASKS, "model")
 
 
 def published_table() -> tuple[list[str], list[list[TableCell]]]:

@@ -84,12 +84,12 @@ def label_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     return ["task", "score", "labels", *starts, "pre-trained − baseline"], rows
 
 
-def label_curves(facts: Facts, task: str = "SST-2") -> dict[str, tuple[list[float], list[float]]]:
-    """A task's first score in percent over the number of training examples, by start."""
+def label_curves(facts: Facts) -> dict[str, tuple[list[float], list[float]]]:
+    """The accuracy on SST-2 in percent over the number of training examples, by start."""
     curves: dict[str, tuple[list[float], list[float]]] = {}
-    row = next(row for row in ROWS if row.name == task)
+    row = next(row for row in ROWS if row.name == "SST-2")
     for start in (ADAPTED, PRETRAINED, SCRATCH, BASELINE):
-        cells = [with_labels(facts, task, n, start) for n in (*row.labels, 0)]
+        cells = [with_labels(facts, row.name, n, start) for n in (*row.labels, 0)]
         known = [cell for cell in cells if cell]
         if known:
             sizes = [float(cell["examples"]["train"] + cell["examples"]["held_out"]) for cell in known]

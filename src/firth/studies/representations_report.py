@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from firth.page import Report, TableCell
 from firth.studies.cells import Facts
 from firth.studies.finetuning import SEEDS
-from firth.studies.finetuning_report import percent
 from firth.studies.representations import CPU_SECONDS, LABELS, MIXED, REPRESENTATIONS, TASKS, ULMFIT_STARTS
-from firth.studies.score_figure import draw_scores
+from firth.studies.score_figure import draw_scores, score_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +26,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
         "held-out training examples; each dev file was scored once per run."
     )
     report.heading("Tasks")
-    report.table(*score_table(facts))
+    report.table(*representation_table(facts))
     if any(name.startswith("tasks/") for name in facts):
         report.plot("Each run on its dev file, percent; the line is the mean", score_figure(facts))
     report.heading("Cost")
@@ -41,14 +40,9 @@ def write_study_report(out: Path, facts: Facts) -> Path:
     return report.write(out / "report.html")
 
 
-def score_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
+def representation_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:
     """A row per representation, a column per task."""
-    rows: list[list[TableCell]] = []
-    for name in REPRESENTATIONS:
-        found = {task: facts.get(f"tasks/{name}/{task}") for task in TASKS}
-        if any(found.values()):
-            rows.append([name, *(percent(cell, TASKS[task]) for task, cell in found.items())])
-    return ["representation", *(f"{task}, {score}" for task, score in TASKS.items())], rows
+    return score_table(facts, list(REPRESENTATIONS), TASKS, "representation")
 
 
 def cost_table(facts: Facts) -> tuple[list[str], list[list[TableCell]]]:

@@ -1,16 +1,30 @@
-"""Plot the scores of many models on a few tasks, seed by seed."""
+"""The scores of many models on a few tasks: a table, and a plot of every seed."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firth.errors import ConfigError
-from firth.page import COLOURS, FAINT, INK
+from firth.page import COLOURS, FAINT, INK, TableCell
+from firth.studies.cells import Facts
+from firth.studies.finetuning_report import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_scores(facts: Mapping[str, Any], names: Sequence[str], tasks: Mapping[str, str]) -> "Figure":
+def score_table(
+    facts: Facts, names: Sequence[str], tasks: Mapping[str, str], title: str
+) -> tuple[list[str], list[list[TableCell]]]:
+    """A row per model, a column per task, in percent. ``facts``, ``tasks``: as in ``draw_scores``."""
+    rows: list[list[TableCell]] = []
+    for name in names:
+        found = {task: facts.get(f"tasks/{name}/{task}") for task in tasks}
+        if any(found.values()):
+            rows.append([name, *(percent(cell, tasks[task]) for task, cell in found.items())])
+    return [title, *(f"{task}, {score}" for task, score in tasks.items())], rows
+
+
+def draw_scores(facts: Facts, names: Sequence[str], tasks: Mapping[str, str]) -> "Figure":
     """Draw one panel per task and one line per model: each seed's score as a dot, in percent, and their mean.
 
     ``facts``: of the cells ``tasks/MODEL/TASK``. ``tasks``: the score of each task. ConfigError without matplotlib.

@@ -22,7 +22,6 @@ _TASKS_ELSEWHERE = {
     "multi-label": "--task multilabel",
     "regression": "--task regress",
     "sts": "--task regress with two texts, --columns text=0,second=1,label=2",
-    "similarity": "--task regress with two texts, --columns text=0,second=1,label=2",
     "nli": _PAIRS,
     "entailment": _PAIRS,
     "paraphrase": _PAIRS,
@@ -33,8 +32,14 @@ _TASKS_ELSEWHERE = {
 }
 
 
+# Tasks with a familiar name that are another kind with a head preset: (kind, preset).
+SHORT_TASKS: dict[str, tuple[str, str]] = {"similarity": ("regress", "towers")}
+
+
 def kind_of_task(task: str) -> str:
-    """The kind of task that a kind or the name of a data set stands for; ConfigError names the nearest one."""
+    """The kind of task that a kind, a short name or a data set stands for; ConfigError names the nearest one."""
+    if task in SHORT_TASKS:
+        return SHORT_TASKS[task][0]
     if task in METRICS:
         return task
     if task in DATASETS:

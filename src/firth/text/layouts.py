@@ -53,18 +53,13 @@ def gpt_layout(tokenizer: Tokenizer) -> Layout:
 
 
 def source_layout(tokenizer: Tokenizer) -> Layout:
-    """``A end`` and ``A between B end``: input of the Transformer's encoder."""
+    """``A end`` and ``A between B end``: input of the Transformer's encoder, and documents of a stream."""
     return Layout((), (tokenizer.between_id,), (tokenizer.end_id,), has_segments=False)
 
 
 def target_layout(tokenizer: Tokenizer) -> Layout:
     """``start B``: input of the Transformer's decoder, which predicts ``B end``."""
     return Layout((tokenizer.start_id,), (), (), has_segments=False)
-
-
-def stream_layout(tokenizer: Tokenizer) -> Layout:
-    """``A end``: in a stream, the end token separates documents."""
-    return source_layout(tokenizer)
 
 
 def begun_layout(tokenizer: Tokenizer) -> Layout:

@@ -23,7 +23,7 @@ class State:
     elapsed_s: float = 0.0
     best: float | None = None
     best_step: int = 0
-    looks_since_best: int = 0
+    evaluations_since_best: int = 0
     scores: list[float] = field(default_factory=list)
     plateaus: int = 0
     identity: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ _STATE: Mapping[str, Callable[[Any], bool]] = {
     "elapsed_s": _is_number,
     "best": lambda value: value is None or _is_number(value),
     "best_step": _is_count,
-    "looks_since_best": _is_count,
+    "evaluations_since_best": _is_count,
     "scores": lambda value: isinstance(value, list) and all(map(_is_number, value)),
     "plateaus": _is_count,
     "identity": lambda value: isinstance(value, dict),

@@ -222,7 +222,7 @@ class Trainer:
         patience = self.config.patience
         return (
             self.state.step >= self.config.steps
-            or bool(patience and self.state.looks_since_best >= patience)
+            or bool(patience and self.state.evaluations_since_best >= patience)
             or self._used_up()
         )
 
@@ -370,7 +370,7 @@ class Trainer:
             beats = not scores or self._beats(scores[self.judged_by], self.state.best)
             # On equal scores the later model wins, as it has trained longer; patience still counts no improvement.
             equals = bool(scores) and self.judge is not None and scores[self.judged_by] == self.state.best
-            self.state.looks_since_best = 0 if beats else self.state.looks_since_best + 1
+            self.state.evaluations_since_best = 0 if beats else self.state.evaluations_since_best + 1
             if beats or equals:
                 self.state.best, self.state.best_step = scores.get(self.judged_by), self.state.step
                 weights = self.update.weights(self.saved or self.objective)
@@ -406,7 +406,7 @@ class Trainer:
     def _adapt(self, score: float, progress: Progress) -> None:
         """Adapt to a held-out score: reduce the learning rate on a plateau, or start averaging weights."""
         state, optim = self.state, self.optim
-        waited = state.looks_since_best
+        waited = state.evaluations_since_best
         if optim.plateau_factor < 1 and waited and waited % optim.plateau_patience == 0:
             state.plateaus += 1
             if self.world.leads:
