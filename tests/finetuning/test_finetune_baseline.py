@@ -178,3 +178,17 @@ def test_a_metric_of_the_data_set_alone_may_choose(tmp_path: Path) -> None:
         tell=lambda text: None,
     )
     assert made.scores["dev"]["f1"] > 0.9
+
+
+def test_a_model_of_characters_tags_the_characters_of_words_in_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tags = ["B-PS", "I-PS", "I-PS", "O", "O", "O", "O"]
+    rows = [{"tokens": list(text), "ner_tags": tags} for text in ("김연아는 왔다", "김연아는 갔다")]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 4), "utf-8")
+    (tmp_path / "d.conll").write_text("김연아는 B-PS\n왔다 O\n", "utf-8")
+    options = {"task": "tag", "model": "commonest-tag", "train": tmp_path / "t.jsonl", "out": tmp_path / "b"}
+    firth.finetune(**options, tell=lambda text: None)  # type: ignore[arg-type]
+    assert main(["predict", str(tmp_path / "b"), "--input", str(tmp_path / "d.conll")]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["words"] == list("김연아는왔다") and answer["tags"] == ["B-PS", "I-PS", "I-PS", "O", "O", "O"]

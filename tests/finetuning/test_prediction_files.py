@@ -166,6 +166,22 @@ def test_tags_as_columns_and_as_objects(tmp_path: Path) -> None:
     assert objects["scores"]["tag_accuracy"] == pytest.approx(2 / 3)
 
 
+def test_tags_of_other_words_are_scored_by_their_characters(tmp_path: Path) -> None:
+    """Gold words end where entities do, which a prediction does not know."""
+    row = {"text": "김연아는 왔다", "entities": [{"start": 0, "end": 3, "label": "PS"}]}
+    gold = write(tmp_path / "gold.jsonl", json.dumps(row) + "\n")
+    ours = {"tags": ["B-PS", "I-PS", "I-PS", "O", "O", "O"], "offsets": [[n, n + 1] for n in (0, 1, 2, 3, 5, 6)]}
+    by_character = scored("tag", gold, write(tmp_path / "c.jsonl", json.dumps(ours) + "\n"))["scores"]
+    assert by_character["entity_f1"] == by_character["tag_accuracy"] == 1
+    words = {"tags": ["B-PS", "O"], "offsets": [[0, 4], [5, 7]]}
+    by_word = scored("tag", gold, write(tmp_path / "w.jsonl", json.dumps(words) + "\n"))["scores"]
+    assert by_word["entity_f1"] == 0 and by_word["tag_accuracy"] == pytest.approx(5 / 6)
+    wrong = ([[0, 4], [5, 6]], "not those of its words"), ([[0, 4]], "2 tags and 1 offsets"), (3, "as firth predict")
+    for other, told in wrong:
+        with pytest.raises(InputError, match=told):
+            scored("tag", gold, write(tmp_path / "o.jsonl", json.dumps(words | {"offsets": other}) + "\n"))
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -56,6 +56,10 @@ class Predictor(Protocol):
     def labels(self) -> tuple[str, ...]:
         """The labels or tags that it knows; none for values, spans and choices."""
 
+    @property
+    def unit(self) -> str:
+        """What a tagger tags: ``"word"`` or ``"character"``."""
+
     def record(self, item: Any) -> Record:
         """Convert an item to a record of the task."""
 
@@ -98,9 +102,14 @@ class Baseline:
         """Whether it has learnt from pairs of texts (True) or from single ones (False); None for words."""
         return self.method.pairs
 
+    @property
+    def unit(self) -> str:
+        """What a tagger tags: ``"word"`` or ``"character"``."""
+        return self.method.unit
+
     def record(self, item: Any) -> Record:
         """Convert an item to a record of the task; ``firth.tasks.items.record_of`` says what may be passed in."""
-        return check_pair(record_of(self.task, item, self.method.unit), self.pairs)
+        return check_pair(record_of(self.task, item, self.unit), self.pairs)
 
     def predict(self, items: Any) -> Any:
         """The prediction for one item, or for each of a list of items, in order."""

@@ -274,7 +274,7 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
         return form
     if file is None:
         return "jsonl" if kind in OBJECTS else "lines"
-    if published or has_columns:
+    if has_columns or _has_test_file(published):
         return "auto"
     suffix = bare_suffix(file)
     if suffix == ".jsonl":
@@ -285,6 +285,14 @@ def _format(form: str, file: Path | None, kind: str, published: str, has_columns
     if "\t" in first:
         raise InputError(f"{file}: line 1 has tabs: give --format tsv if they separate columns, or --format lines")
     return "lines"
+
+
+def _has_test_file(task: str) -> bool:
+    """Whether a data set has a test file of its own, with its own format."""
+    from firth.tasks.datasets import DATASETS
+
+    name = _TEST_OF.get(task, task)
+    return name in DATASETS and "test" in DATASETS[name].splits
 
 
 def _plain_records(model: "Predictor", texts: tuple[str, ...], file: Path | None, form: str) -> Iterator["Record"]:
@@ -323,15 +331,16 @@ def _file_records(
     from firth.finetuning.recipe import LabelledConfig
     from firth.tasks.datasets import DATASETS
     from firth.tasks.learnt import learnt_columns
+    from firth.tasks.tag_units import by_character
 
     assert file is not None
-    data_set = DATASETS.get(_TEST_OF.get(published, published))
-    if data_set is not None and "test" in data_set.splits and form == "auto" and not columns:
-        return data_set.splits["test"].read(file, problems)
+    if _has_test_file(published) and form == "auto" and not columns:
+        return DATASETS[_TEST_OF.get(published, published)].splits["test"].read(file, problems)
     config = LabelledConfig(columns=columns or "", header=HEADERS[header], format=form)
     learnt = learnt_columns(model.provenance)
     config = with_columns(model.task, str(file), config, problems, learnt=learnt, labels=model.labels, labelled=False)
-    return iter_file(model.task, file, config, problems, labelled=False)
+    records = iter_file(model.task, file, config, problems, labelled=False)
+    return map(by_character, records) if model.task == "tag" and model.unit == "character" else records
 
 
 def _some(records: Iterable["Record"], file: Path | None) -> Iterator["Record"]:

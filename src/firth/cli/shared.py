@@ -246,11 +246,13 @@ def texts_from(path: Path | None, columns: str | None) -> Iterator[str]:
             raise ConfigError("--columns is for a table: give its file, such as texts.csv")
         yield from lines_from(path)
         return
-    from firth.finetuning.own_files import iter_file
+    from firth.finetuning.own_files import iter_file, with_columns
     from firth.finetuning.recipe import LabelledConfig
 
-    problems = Problems(unique_ids=False)
-    for record in iter_file("classify", path, LabelledConfig(columns=columns or ""), problems, labelled=False):
+    problems, config = Problems(unique_ids=False), LabelledConfig(columns=columns or "")
+    if columns is not None:  # a first line may show that it is a header
+        config = with_columns("classify", str(path), config, problems, labelled=False)
+    for record in iter_file("classify", path, config, problems, labelled=False):
         if record.second is not None:
             raise ConfigError(f"{record.where}: two texts, expected one: name its column, as in --columns text=0")
         yield " ".join(record.text.splitlines())

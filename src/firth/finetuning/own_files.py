@@ -27,7 +27,6 @@ from firth.tasks.readers.tagging import (
     read_conllu,
     read_klue_ner,
     read_tagged_jsonl,
-    read_words,
 )
 from firth.tasks.readers.texts import Columns, TextFormat, TextKind, has_keys, parse_columns, read_texts
 from firth.text.records import Record, Text
@@ -35,11 +34,10 @@ from firth.text.records import Record, Text
 # File formats by kind of task, each with its suffixes. Texts have their own readers.
 _FORMATS: dict[str, dict[str, tuple[Callable[..., Iterable[Any]], tuple[str, ...]]]] = {
     "tag": {
-        "conll": (read_conll, (".conll", ".tsv", ".bio", ".iob", ".train", ".testa", ".testb")),
+        "conll": (read_conll, (".conll", ".tsv", ".txt", ".bio", ".iob", ".train", ".testa", ".testb")),
         "conllu": (read_conllu, (".conllu",)),
         "jsonl": (read_tagged_jsonl, (".jsonl",)),
         "klue": (read_klue_ner, ()),
-        "lines": (read_words, (".txt",)),
     },
     "answer": {"squad": (read_squad, (".json",))},
     "choose": {
@@ -94,7 +92,7 @@ def with_columns(
     guess = guess_columns(path, form, kind, header=header, labelled=labelled)
     if config.columns:
         numbers = all(isinstance(column, int) for column in parse_columns(config.columns).given().values())
-        if labelled and numbers and header is None and guess is not None and guess.has_header:
+        if numbers and header is None and guess is not None and guess.has_header:
             problems.note(f"{file}: {_LOOKS_LIKE_HEADER}")
             return dataclasses.replace(config, header="yes")
         return config
@@ -245,8 +243,6 @@ def iter_file(
     if name == "auto":
         suffix = bare_suffix(path)
         fitting = [known for known, (_, suffixes) in formats.items() if suffix in suffixes]
-        if labelled and fitting == ["lines"]:  # plain lines have no tags, so a labelled .txt file has columns
-            fitting = ["conll"]
         if fitting == ["conll"] and path.is_file() and is_klue_ner(path):
             fitting = ["klue"]
         if otherwise := _OTHERWISE.get((kind, suffix)):
@@ -260,10 +256,7 @@ def iter_file(
         if name != "conll":
             raise ConfigError(f"--columns does not apply to the format {name}")
         columns = _word_columns(config.columns)
-    if labelled and name == "lines":
-        raise ConfigError("--format lines: lines of text have no tags to learn from; give --format conll, for example")
-    read = formats[name][0]
-    return read(path, problems) if read is read_words else read(path, problems, labelled=labelled, **columns)
+    return formats[name][0](path, problems, labelled=labelled, **columns)
 
 
 def _word_columns(text: str) -> dict[str, int]:

@@ -22,6 +22,7 @@ from firth.tasks.readers.tagging import in_bio, read_conll, read_klue_ner
 from firth.tasks.readers.texts import MULTILABEL_SEPARATOR, composed
 from firth.tasks.reading import labels_of
 from firth.tasks.tag_schemes import OUTSIDE, respelled, scheme_of
+from firth.tasks.tag_units import by_character
 from firth.text.records import Choice, Question, Record, Tagged
 
 # Predictions with a no-answer score above it count as "no answer".
@@ -73,7 +74,7 @@ def score_predictions(
     else:
         answers = _answers(kind, path, records)
     if kind == "tag":
-        answers = _in_bio(answers, records, path)
+        records, answers = _aligned(records, _in_bio(answers, records, path), path)
     if na_prob_file or na_prob_threshold is not None:
         threshold = NA_PROB_THRESHOLD if na_prob_threshold is None else na_prob_threshold
         answers = _refused(answers, threshold, path)
@@ -127,7 +128,7 @@ def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:
     lines = _by_number(lines, records, path, header) if numbered else _in_order(lines, records, path)
     answers = [_answer(kind, line, f"{path}:{number}") for number, line in lines]
     for answer, record, (number, _) in zip(answers, records, lines, strict=True):
-        if isinstance(record, Tagged) and len(answer.tags) != len(record.spans):
+        if isinstance(record, Tagged) and not answer.offsets and len(answer.tags) != len(record.spans):
             raise InputError(
                 f"{path}:{number}: found {len(answer.tags)} tags, expected one for each of the {len(record.spans)} "
                 f"words of {record.where}"
@@ -207,6 +208,8 @@ def _answer(kind: str, line: str, where: str) -> Any:
             raise InputError(f"{where}: found null as {key!r}, expected a value")
         if kind == "answer" and found.get("no_answer_score") is not None:
             return _with_score(value, found, where)
+        if kind == "tag" and "offsets" in found:
+            return _with_offsets(value, found["offsets"], where)
     try:
         return _MAKE[kind](value)
     except (TypeError, ValueError, OverflowError):
@@ -308,6 +311,34 @@ def _squad_answers(
     places = {name: place for place, name in enumerate(scores)}
     order = sorted(range(len(records)), key=lambda i: places[records[i].id])
     return [records[i] for i in order], [answers[i] for i in order]
+
+
+def _with_offsets(tags: Any, offsets: Any, where: str) -> TaggedText:
+    """Tags with the characters that each belongs to, as ``firth predict`` writes them."""
+    try:
+        spans = tuple((int(start), int(end)) for start, end in offsets)
+        found = TaggedText(tuple(map(str, tags)), (), (), offsets=spans)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: 'tags' and 'offsets' are not as firth predict writes them") from None
+    if len(found.tags) != len(spans):
+        raise InputError(f"{where}: found {len(found.tags)} tags and {len(spans)} offsets, expected as many")
+    return found
+
+
+def _aligned(
+    records: Sequence[Tagged], answers: Sequence[TaggedText], path: Path
+) -> tuple[list[Tagged], list[TaggedText]]:
+    """Gold examples and predictions with a tag for the same characters: for each, if their words differ."""
+    pairs = list(zip(records, answers, strict=True))
+    if all(answer.offsets in ((), record.spans) for record, answer in pairs):
+        return list(records), list(answers)
+    gold, found = [by_character(record) for record in records], list[TaggedText]()
+    for record, answer, characters in zip(records, answers, gold, strict=True):
+        said = by_character(dataclasses.replace(record, spans=answer.offsets or record.spans, tags=answer.tags))
+        if said.spans != characters.spans:
+            raise InputError(f"{path}: the offsets for {record.where} are not those of its words: predict this text")
+        found.append(dataclasses.replace(answer, tags=said.tags or (), offsets=said.spans))
+    return gold, found
 
 
 def _in_bio(answers: Sequence[Any], records: Sequence[Tagged], path: Path) -> list[Any]:

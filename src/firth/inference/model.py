@@ -438,10 +438,14 @@ class Model:
             at_once=at_once,
         )
 
+    @property
+    def unit(self) -> str:
+        """What a tagger tags: ``"word"`` or ``"character"``."""
+        return getattr(task_model(self.loaded).config, "unit", "word")
+
     def record(self, item: Any) -> Record:
         """Convert an item to a record of the model's task."""
-        record = record_of(self.loaded.task, item, getattr(task_model(self.loaded).config, "unit", "word"))
-        return check_pair(record, self.pairs)
+        return check_pair(record_of(self.loaded.task, item, self.unit), self.pairs)
 
     @torch.inference_mode()
     def _encode(self, tokens: Tokens, keep: tuple[int, ...]) -> Hidden:

@@ -149,8 +149,8 @@ class Index:
         return [Hit(number + 1, cosine, self.text(number)) for number, cosine in pairs]
 
     def check_model(self, model: Model) -> None:
-        """Raise ConfigError for a model other than the index's, detected by re-embedding the first texts."""
-        number = next((n for n in range(min(self.n_texts, 100)) if self.vectors[n].any()), None)
+        """Raise ConfigError for a model other than the index's, detected by re-embedding a text that has a vector."""
+        number = next((n for n in range(self.n_texts) if self.vectors[n].any()), None)
         if number is None:
             return
         again = self.embed(model, self.text(number))

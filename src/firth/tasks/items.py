@@ -135,13 +135,20 @@ def words_of(text: str, unit: str) -> Tagged:
 
 
 def _joined(units: Sequence[Any], unit: str) -> Tagged:
-    """Join words by spaces, or characters, spaces among them, as they are."""
-    between = " " if unit == "word" else ""
-    spans, at = [], 0
-    for one in map(_string, units):
+    """Join words by spaces, or characters, spaces among them, as they are.
+
+    For a model of characters, words are joined by spaces too, and divided into their characters.
+    """
+    tokens = list(map(_string, units))
+    apart = unit == "word" or (
+        any(len(character_spans(one)) > 1 for one in tokens) and not any(one.isspace() for one in tokens)
+    )
+    spans, at = list[tuple[int, int]](), 0
+    for one in tokens:
         if one.strip():
-            spans.append((at, at + len(one)))
+            inside = [(0, len(one))] if unit == "word" else character_spans(one)
+            spans += [(at + start, at + end) for start, end in inside]
         elif unit == "word" or not one:
             raise ValueError
-        at += len(one) + len(between)
-    return Tagged(between.join(units), tuple(spans))
+        at += len(one) + apart
+    return Tagged((" " if apart else "").join(tokens), tuple(spans))

@@ -72,7 +72,7 @@ def in_units(records: Sequence[Tagged], unit: str, problems: Problems) -> list[T
             "each character is tagged" if unit == "character" else "the word is split there only if its tags are known"
         )
         problems.note(f"{n_cut:,} of {n_entities:,} entities begin or end inside a word, such as {shown}: {does}")
-    return [_by_character(record) for record in records] if unit == "character" else list(records)
+    return [by_character(record) for record in records] if unit == "character" else list(records)
 
 
 def _cut_entities(records: Sequence[Tagged]) -> tuple[int, int, str]:
@@ -92,7 +92,8 @@ def _cut_entities(records: Sequence[Tagged]) -> tuple[int, int, str]:
     return n_cut, n_entities, shown
 
 
-def _by_character(record: Tagged) -> Tagged:
+def by_character(record: Tagged) -> Tagged:
+    """The record with each character of its words by itself."""
     spans, tags = list[tuple[int, int]](), list[str]()
     for number, (start, end) in enumerate(record.spans):
         inside = character_spans(record.text, start, end)

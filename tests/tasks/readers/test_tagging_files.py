@@ -20,8 +20,8 @@ from firth.tasks.readers.tagging import (
     read_conllu,
     read_klue_ner,
     read_tagged_jsonl,
-    read_words,
 )
+from firth.tasks.tag_units import in_units
 from firth.text.records import Tagged
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "data"
@@ -204,6 +204,31 @@ def test_characters_and_spaces_as_tokens_are_a_text(tmp_path: Path) -> None:
         record_of("tag", {"tokens": row["tokens"]}, "word")
 
 
+def test_characters_without_spaces_are_a_text_too(tmp_path: Path) -> None:
+    """A sentence of one word has no space; it is read as the others are, and as in prediction."""
+    row = {"tokens": list("재밌어요!"), "ner_tags": ["O"] * 5}
+    (record,) = read_tagged_jsonl(file(tmp_path, json.dumps(row) + "\n", "a.jsonl"), Problems())
+    assert (record.text, record.spans) == ("재밌어요!", tuple((n, n + 1) for n in range(5)))
+    asked = record_of("tag", {"tokens": row["tokens"]}, "character")
+    assert (asked.text, asked.spans) == (record.text, record.spans)
+    (lines,) = read_conll(file(tmp_path, "中 B-LOC\n国 I-LOC\n", "a.conll"), Problems())
+    assert lines.text == "中国"
+    for words in (["I", "!"], ["네"], ["나", "is", "x"]):
+        (plain,) = read_tagged_jsonl(
+            file(tmp_path, json.dumps({"tokens": words, "tags": ["O"] * len(words)}) + "\n", "b.jsonl"), Problems()
+        )
+        assert plain.text == " ".join(words)
+
+
+def test_a_model_of_characters_divides_words(tmp_path: Path) -> None:
+    row = json.dumps({"tokens": ["김연아는", "왔다"], "tags": ["B-PS", "O"]}) + "\n"
+    (record,) = read_tagged_jsonl(file(tmp_path, row, "a.jsonl"), Problems())
+    (expected,) = in_units([record], "character", Problems())
+    asked = record_of("tag", ["김연아는", "왔다"], "character")
+    assert (asked.text, asked.spans) == (expected.text, expected.spans)
+    assert record_of("tag", ["김연아는", " ", "왔다"], "character").text == "김연아는 왔다"
+
+
 @given(data=st.data())
 def test_entities_come_back_from_their_tags(data: st.DataObject) -> None:
     text = data.draw(st.text("ab가 .-", min_size=1, max_size=12))
@@ -288,13 +313,6 @@ def test_klue_characters_without_their_spaces() -> None:
 def test_bad_klue(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         list(read_klue_ner(file(tmp_path, text), Problems()))
-
-
-def test_words_of_bare_text(tmp_path: Path) -> None:
-    path = file(tmp_path, "  Hello,  world!\n\n두 줄\n", "a.txt")
-    first, second = read_words(path, Problems())
-    assert first == Tagged("  Hello,  world!", ((2, 8), (10, 16)), None, f"{path}:1")
-    assert second.words == ("두", "줄") and second.where == f"{path}:3"
 
 
 @pytest.mark.parametrize(

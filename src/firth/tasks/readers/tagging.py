@@ -5,12 +5,12 @@ converts entities to BIO.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
+from unicodedata import name, normalize
 
 from firth.errors import InputError
 from firth.tasks.readers.files import (
@@ -33,6 +33,8 @@ from firth.text.records import Tagged
 DOCUMENT_START = "-DOCSTART-"
 # A no-break space or an ideographic space belongs to its word.
 _BLANKS = re.compile("[ \t]+")
+# How the Unicode names of characters begin that are no words by themselves.
+_SYLLABLES = ("HANGUL", "CJK", "HIRAGANA", "KATAKANA")
 # Comments that tools write before a sentence, whatever the number of columns.
 _COMMENTS = ("# id ", "# sent_id", "# text", "# newdoc")
 _KLUE_HEADER = "##"
@@ -77,12 +79,23 @@ class _Block:
 
 
 def _joined(words: list[str], glued: Collection[int] = ()) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Join words by spaces (none after those that are ``glued``); returns the text and the spans of its words."""
+    """Join words by spaces (none after those that are ``glued``); returns the text and the spans of its words.
+
+    Single characters of Korean, Chinese and Japanese text are not words: they are joined as they are.
+    """
     text, spans = "", []
+    if _are_characters(words):
+        glued = range(len(words))
     for i, word in enumerate(words):
         spans.append((len(text), len(text) + len(word)))
         text += word if i in glued or i == len(words) - 1 else word + " "
     return text, tuple(spans)
+
+
+def _are_characters(tokens: Sequence[str]) -> bool:
+    """Whether the tokens of a sentence are its characters: several single ones, and among them Hangul, Han or kana."""
+    single = len(tokens) > 1 and all(len(token) == 1 or len(normalize("NFC", token)) == 1 for token in tokens)
+    return single and any(name(normalize("NFC", token), "").startswith(_SYLLABLES) for token in tokens)
 
 
 def _read_tag(tag: str, where: str) -> str:
@@ -443,13 +456,3 @@ def _of_characters(
             held = tag
         text += character
     return text, tuple(spans), tuple(tags)
-
-
-def read_words(path: Path, problems: Problems) -> Iterator[Tagged]:
-    """Read sentences to tag: one per line, words separated by white space. Blank lines are skipped."""
-    lines = ((number, line) for number, line in read_lines(path, problems) if line.strip())
-    records = (
-        Tagged(line, tuple(match.span() for match in re.finditer(r"\S+", line)), None, f"{path}:{number}")
-        for number, line in lines
-    )
-    return check_records(path, records, problems)
