@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from firth import packed
 from firth.errors import ConfigError, LengthError
-from firth.layers import attention, dropout
 from firth.layers.dropout import kept_scale
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
@@ -85,27 +83,6 @@ def reference(model: Bert, batch: Tokens, unit_masks: Iterator[Tensor], weight_m
         x = layer_norm(x + drop(out), block.feed_forward_norm)
         layers.append(x)
     return layers
-
-
-@pytest.fixture
-def masks(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Tensor]]:
-    """The factors that every dropout multiplied by, in call order: of units, and of attention weights."""
-    seen: dict[str, list[Tensor]] = {"units": [], "weights": []}
-    real_mask, real_kept = dropout.keep_mask, attention._kept
-
-    def keep_mask(shape: Sequence[int], p: float, seed: Tensor) -> Tensor:
-        mask = real_mask(shape, p, seed)
-        seen["units"].append(mask.double() * kept_scale(p))
-        return mask
-
-    def kept(*args: Any) -> Tensor:
-        seen["weights"].append(real_kept(*args))
-        return seen["weights"][-1].clone()
-
-    monkeypatch.setattr(packed, "SHORT_ROW", 0)
-    monkeypatch.setattr(dropout, "keep_mask", keep_mask)
-    monkeypatch.setattr(attention, "_kept", kept)
-    return seen
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -10,11 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from firth import packed
 from firth.errors import ConfigError, LengthError
-from firth.layers import attention, dropout
 from firth.layers.attention import Past
-from firth.layers.dropout import kept_scale
 from firth.models.config import GptConfig
 from firth.models.gpt import Gpt
 from firth.packed import Rows, Tokens, from_padded, to_padded
@@ -78,27 +75,6 @@ def reference(model: Gpt, batch: Tokens, unit_masks: Iterator[Tensor], weight_ma
         x = layer_norm(n + drop(out), block.feed_forward_norm)
         layers.append(x)
     return layers
-
-
-@pytest.fixture
-def masks(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Tensor]]:
-    """The factors that every dropout multiplied by, in call order: of units, and of attention weights."""
-    seen: dict[str, list[Tensor]] = {"units": [], "weights": []}
-    real_mask, real_kept = dropout.keep_mask, attention._kept
-
-    def keep_mask(shape: Sequence[int], p: float, seed: Tensor) -> Tensor:
-        mask = real_mask(shape, p, seed)
-        seen["units"].append(mask.double() * kept_scale(p))
-        return mask
-
-    def kept(*args: Any) -> Tensor:
-        seen["weights"].append(real_kept(*args))
-        return seen["weights"][-1].clone()
-
-    monkeypatch.setattr(packed, "SHORT_ROW", 0)
-    monkeypatch.setattr(dropout, "keep_mask", keep_mask)
-    monkeypatch.setattr(attention, "_kept", kept)
-    return seen
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -2,7 +2,6 @@
 
 import json
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from same_outputs import close, padded
 from torch import Tensor, nn
 
 from firth.convert import hf_bert
@@ -26,6 +26,7 @@ from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import SPECIALS
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,.!가나다라한국어漢字中文🙂é"
 PIECES = [*SPECIALS, *(form for c in LETTERS for form in (c, "##" + c))]
@@ -40,19 +41,6 @@ SIZES = BertConfig(
     attention_dropout=0.0,
 )
 LENGTHS = [9, 40, 1, 17, 16]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """No progress bars and no notes about unused heads."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    yield
-    logging.set_verbosity(before)
-    logging.enable_progress_bar()
 
 
 def shaken(objective: nn.Module) -> nn.Module:
@@ -88,17 +76,6 @@ def batch() -> Tokens:
     rows = Rows.from_lengths(LENGTHS)
     # Without [PAD], whose embedding transformers never trains.
     return Tokens(rows, torch.randint(1, len(PIECES), (rows.n_tokens,)), torch.randint(2, (rows.n_tokens,)))
-
-
-def padded(tokens: Tokens) -> dict[str, Tensor]:
-    assert tokens.segments is not None
-    ids, real = to_padded(tokens.ids, tokens.rows)
-    segments, _ = to_padded(tokens.segments, tokens.rows)
-    return {"input_ids": ids, "token_type_ids": segments, "attention_mask": real.long()}
-
-
-def close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])

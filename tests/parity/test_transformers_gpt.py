@@ -1,6 +1,5 @@
 """GPT's folders in transformers and theirs here: the same ids, states, logits, losses and gradients."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from network_options import network_of
-from torch import Tensor, nn
+from same_outputs import close
+from torch import nn
 
 from firth.convert import hf_gpt
 from firth.convert.renames import expand, to_ours, to_theirs
@@ -28,6 +28,7 @@ from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import SPECIALS
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789,.!가나다라한국어é"
 PIECES = [*SPECIALS, *(form for c in LETTERS for form in (c, "##" + c))]
@@ -42,19 +43,6 @@ SIZES = GptConfig(
     embedding_dropout=0.0,
 )
 LENGTHS = [9, 40, 1, 17, 16]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """No progress bars and no notes about unused heads."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    yield
-    logging.set_verbosity(before)
-    logging.enable_progress_bar()
 
 
 def shaken(objective: Any) -> Any:
@@ -79,10 +67,6 @@ def batch() -> Tokens:
     torch.manual_seed(3)
     rows = Rows.from_lengths(LENGTHS)
     return Tokens(rows, torch.randint(len(PIECES), (rows.n_tokens,)))
-
-
-def close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -252,7 +236,7 @@ def test_greedy_and_beam_search_write_what_theirs_write(tmp_path: Path) -> None:
             length_penalty=0.0,
         )
         expected = out[0, ids.shape[1] :].tolist()
-        assert found.tokens == [model.loaded.tokenizer.pieces[i] for i in expected], how
+        assert found.tokens == [model.loaded.tokenizer.pieces[i] for i in expected], asked
 
 
 def test_their_model_with_the_published_vocabulary(tmp_path: Path, shared_data: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from network_options import network_of
+from same_outputs import close
 from torch import Tensor, nn
 
 from firth.convert import hf_bert
@@ -34,6 +34,7 @@ from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import SPECIALS
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 PIECES = [*SPECIALS, *(form for c in "abcdefghijkl" for form in (c, "##" + c))]
 SIZES = BertConfig(
@@ -66,19 +67,6 @@ CLASSES = {
     "choose": transformers.BertForMultipleChoice,
 }
 every_task = pytest.mark.parametrize("task", list(TASKS))
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """No progress bars or notes about the pooler that their token-classification and question-answering models lack."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    yield
-    logging.set_verbosity(before)
-    logging.enable_progress_bar()
 
 
 def model(task: str, options: Any = None) -> TaskModel:
@@ -137,10 +125,6 @@ def given(task: str, batch: Batch) -> dict[str, Tensor]:
         every[batch.tokens.words.first] = labels
         labels = every.view(shape)
     return {**read, "labels": labels}
-
-
-def close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 def same_logits(task: str, made: TaskModel, batch: Batch, out: Any) -> None:

@@ -1,40 +1,29 @@
 """Models saved by transformers, in every layout that its versions wrote, give the same numbers here."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from same_outputs import close, padded
 from torch import Tensor, nn
 
 from firth.folder import Loaded
 from firth.formats.table import find_format, open_model, read_format
-from firth.packed import Rows, Tokens, to_padded
+from firth.packed import Rows, Tokens
 from firth.tasks.model import TaskModel
 from firth.text.tokenizer_kinds import SPECIALS
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 PIECES = [*SPECIALS, *(form for c in "abcdefghijklmnopqrstuvwxyzé,." for form in (c, "##" + c))]
 LENGTHS = [9, 24, 1, 17]
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 3}
 BASE_WIDTH = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "num_hidden_layers": 2}
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """No progress bars and no notes about unused heads."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    yield
-    logging.set_verbosity(before)
-    logging.enable_progress_bar()
 
 
 def theirs(kind: str = "BertForPreTraining", **config: Any) -> nn.Module:
@@ -59,17 +48,6 @@ def batch() -> Tokens:
     torch.manual_seed(3)
     rows = Rows.from_lengths(LENGTHS)
     return Tokens(rows, torch.randint(1, len(PIECES), (rows.n_tokens,)), torch.randint(2, (rows.n_tokens,)))
-
-
-def padded(tokens: Tokens) -> dict[str, Tensor]:
-    assert tokens.segments is not None
-    ids, real = to_padded(tokens.ids, tokens.rows)
-    segments, _ = to_padded(tokens.segments, tokens.rows)
-    return {"input_ids": ids, "token_type_ids": segments, "attention_mask": real.long()}
-
-
-def close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
