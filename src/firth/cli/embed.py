@@ -20,6 +20,7 @@ from firth.cli.shared import (
 )
 from firth.errors import ConfigError, InputError, UsageError
 from firth.files import check_new_file, new_file
+from firth.inference.defaults import UNIT_FILES, MixName
 from firth.inference.precision import Precision
 from firth.progress import Progress
 from firth.tasks.config import Pool
@@ -30,11 +31,9 @@ if TYPE_CHECKING:
     from firth.inference.model import Model
     from firth.inference.token_vectors import Mix, ResolvedMix
 
-LayerMixName = Literal["sum", "mean", "concat", "scalar"]
 Unit = Literal["text", "word", "token"]
 # File name endings that promise text.
 _NOT_ARRAYS = (".csv", ".tsv", ".txt", ".json")
-_UNIT_FILES = (".npz", ".hdf5", ".h5", ".jsonl")
 
 
 def embed(
@@ -43,7 +42,7 @@ def embed(
     *texts: Annotated[str, Parameter(name="TEXT")],
     unit: Unit = "text",
     layer: Annotated[Whole | None, Parameter(show_default=False)] = None,
-    mix: LayerMixName | None = None,
+    mix: MixName | None = None,
     last: Annotated[Whole, Parameter(validator=validators.Number(gte=1))] | None = None,
     weights: Annotated[list[float] | None, Parameter(name="--weights", consume_multiple=True)] = None,
     pool: Pool | None = None,
@@ -117,7 +116,7 @@ def embed(
 def _check_flags(
     unit: Unit,
     layer: int | None,
-    mix: LayerMixName | None,
+    mix: MixName | None,
     last: int | None,
     weights: list[float] | None,
     pool: str | None,
@@ -134,15 +133,15 @@ def _check_flags(
     if unit != "text" and pool is not None:
         raise UsageError(f"--pool is for --unit text; a vector of a {unit} is its token's, or the mean of its tokens'")
     suffix = "" if out is None else out.suffix.lower()
-    if unit == "text" and suffix in _UNIT_FILES:
+    if unit == "text" and suffix in UNIT_FILES:
         raise UsageError(f"--out {out}: {suffix} files hold words or tokens (--unit); vectors of texts go to .npy")
     if unit == "text" and suffix in _NOT_ARRAYS:
         raise UsageError(f"--out {out}: vectors are written as a NumPy array, expected a name such as vectors.npy")
-    if out is not None and unit != "text" and suffix not in _UNIT_FILES:
-        raise UsageError(f"--out {out}: vectors of {unit}s go to a file that ends in {', '.join(_UNIT_FILES)}")
+    if out is not None and unit != "text" and suffix not in UNIT_FILES:
+        raise UsageError(f"--out {out}: vectors of {unit}s go to a file that ends in {', '.join(UNIT_FILES)}")
 
 
-def _mix(kind: LayerMixName | None, last: int | None, weights: list[float] | None) -> "Mix | None":
+def _mix(kind: MixName | None, last: int | None, weights: list[float] | None) -> "Mix | None":
     if kind is None:
         return None
     from firth.inference.token_vectors import Mix

@@ -20,11 +20,9 @@ from firth.cli.shared import (
     print_table,
 )
 from firth.errors import ConfigError
-from firth.inference.defaults import BEAM, LENGTH_PENALTY
+from firth.inference.defaults import BEAM, LENGTH_PENALTY, TRANSLATE
 from firth.inference.precision import Precision
 from firth.progress import say
-
-TRANSLATE = "translate"
 
 
 def evaluate(

@@ -6,10 +6,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from firth.cli.breakdown import print_breakdown
-from firth.cli.evaluate import TRANSLATE, print_translation_scores, refuse, score_table
+from firth.cli.evaluate import print_translation_scores, refuse, score_table
 from firth.cli.finetune import say_notes
 from firth.cli.labelled import HEADERS, Header, check_split
 from firth.cli.shared import Flag, JsonFlag, counted, print_json, print_table
+from firth.inference.defaults import TRANSLATE
 
 
 def score(

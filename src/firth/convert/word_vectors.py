@@ -81,6 +81,12 @@ class VectorFile:
     met: Met = field(default_factory=Met)
 
 
+def blocks_of(words: Sequence[str], rows: Float[np.ndarray, "n width"]) -> Iterator[VectorBlock]:
+    """Yield words and their vectors, which are in memory, in blocks."""
+    for at in range(0, len(rows), _AT_ONCE):
+        yield list(words[at : at + _AT_ONCE]), rows[at : at + _AT_ONCE]
+
+
 def open_vectors(path: str | Path, glove_vocab: Path | None = None) -> VectorFile:
     """Detect the format of a file and open it. InputError if it cannot be read, or has none of the formats.
 

@@ -10,8 +10,8 @@ from firth.errors import ConfigError, InputError
 from firth.finetuning.evaluate import read_gold
 from firth.finetuning.own_files import with_columns
 from firth.finetuning.recipe import LabelledConfig
+from firth.inference.defaults import TRANSLATE
 from firth.inference.score import score_outputs
-from firth.inference.translation_scores import TASK as TRANSLATE
 from firth.inference.translation_scores import score_translation_file
 from firth.metrics.tagging import entities
 from firth.tasks.datasets import DATASETS

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import get_args
 from unicodedata import normalize
 
 import numpy as np
@@ -15,12 +15,12 @@ from firth.data.rows import pack_words
 from firth.errors import ConfigError, InputError
 from firth.folder import Loaded
 from firth.inference.batching import in_batches
+from firth.inference.defaults import MixName
 from firth.layers.mixing import PoolKind, WeightedSum
 from firth.packed import Hidden, Tokens
 from firth.text.tokenizer import whole_text
 from firth.text.words import folded_word
 
-MixName = Literal["sum", "mean", "concat", "scalar"]
 # Limits on the characters and texts whose vectors are in memory at a time.
 MOST_CHARACTERS = 1 << 15
 MOST_TEXTS = 1024

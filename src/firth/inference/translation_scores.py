@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from firth.errors import ConfigError, InputError
+from firth.inference.defaults import TRANSLATE
 from firth.inference.model import load_model
 from firth.inference.translating import Search, translates
 from firth.metrics.translation import score_translations, translation_metrics
 from firth.progress import Progress
 from firth.tasks.learnt import trained_length
 from firth.tasks.readers.files import read_lines
-
-TASK = "translate"
 
 
 def evaluate_translation(model: str | Path, data: str, gold: str, search: Search | None = None) -> dict[str, Any]:
@@ -72,4 +71,4 @@ def _text_of(line: str, where: str) -> str:
 
 def _scored(hypotheses: list[str], references: list[str], notes: list[str]) -> dict[str, Any]:
     scores, signatures = score_translations(hypotheses, references)
-    return {"task": TASK, "scores": scores, "signatures": signatures, "examples": len(references), "notes": notes}
+    return {"task": TRANSLATE, "scores": scores, "signatures": signatures, "examples": len(references), "notes": notes}

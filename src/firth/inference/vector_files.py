@@ -17,11 +17,11 @@ from numpy.lib.format import write_array_header_1_0
 
 from firth.errors import ConfigError
 from firth.files import new_file
+from firth.inference.defaults import UNIT_FILES
 from firth.inference.token_vectors import ResolvedMix, TextVectors, Unit
 from firth.progress import Progress
 
 UnitName = Literal["token", "word"]
-SUFFIXES = (".npz", ".hdf5", ".h5", ".jsonl")
 # The member of an .hdf5 file that maps texts to data sets, as allennlp.commands.elmo writes it.
 INDEX = "sentence_to_index"
 
@@ -62,7 +62,7 @@ def _numbers(x: np.ndarray) -> str:
 
 
 def write_units(found: Iterable[TextVectors], out: Path, unit: UnitName, mix: ResolvedMix | None) -> tuple[int, int]:
-    """Write texts' vectors to a new file, formatted by its suffix (``SUFFIXES``); returns counts of texts and units.
+    """Write texts' vectors to a new file, formatted by its suffix (``UNIT_FILES``); returns counts of texts and units.
 
     ``.npz``: ``vectors`` (N, H), or (N, L + 1, H) for several layers; ``offsets``: text i has ``[offsets[i]:offsets[i +
     1]]`` of them; ``spans`` (N, 2): their characters in the text. ``.hdf5``: a data set ``"0"``, ``"1"``, … for each
@@ -70,8 +70,8 @@ def write_units(found: Iterable[TextVectors], out: Path, unit: UnitName, mix: Re
     suffix, or if h5py is missing.
     """
     write = {".npz": _write_npz, ".jsonl": _write_json_lines}.get(out.suffix.lower(), _write_hdf5)
-    if out.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--out {out}: vectors of {unit}s go to a file that ends in {', '.join(SUFFIXES)}")
+    if out.suffix.lower() not in UNIT_FILES:
+        raise ConfigError(f"--out {out}: vectors of {unit}s go to a file that ends in {', '.join(UNIT_FILES)}")
     if write is _write_hdf5:
         try:
             import h5py  # noqa: F401  # before any text is read

@@ -4,8 +4,9 @@ Source: Pennington, Socher and Manning 2014, equations 8 (the sum of squares) an
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from firth.config import AMOUNT, COUNT, PART, check_bounds, option, to_dict
-from firth.convert.word_vectors import VectorBlock, VectorFile
+from firth.convert.word_vectors import VectorFile, blocks_of
 from firth.errors import InputError
 from firth.files import as_text, check_new, saving, temporary_file
 from firth.progress import Progress
 from firth.vectors.folder import VectorOptions, VectorsReport, rule_of, write_vectors
 from firth.vectors.train import write_words
 
-_AT_ONCE = 4096  # words per block
 # Words of text whose pairs are counted together; with a window of 10 the pairs take about 320 bytes per word.
 _BLOCK = 1 << 19
 # Counts per update. More are hardly faster and learn less from each count (docs/verbs/vectors.md).
@@ -83,11 +83,7 @@ def train_glove(
         raise InputError("no two words of the vocabulary stand in one line: give text with sentences in it")
     rows = fit(counts, len(words), training)
 
-    def blocks() -> Iterator[VectorBlock]:
-        for at in range(0, len(words), _AT_ONCE):
-            yield words[at : at + _AT_ONCE], rows[at : at + _AT_ONCE]
-
-    vectors = VectorFile(Path("GloVe"), "gensim", training.width, blocks, None)
+    vectors = VectorFile(Path("GloVe"), "gensim", training.width, partial(blocks_of, words, rows), None)
     origin = {"texts": [str(t) for t in texts], "training": to_dict(training)}
     return write_vectors(vectors, out, reading, origin, found=found)
 

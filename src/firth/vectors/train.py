@@ -3,15 +3,16 @@
 import dataclasses
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from firth.config import AMOUNT, COUNT, OPTIONAL_COUNT, SHARE, Bounds, check_bounds, option, to_dict
-from firth.convert.word_vectors import Subwords, VectorBlock, VectorFile
+from firth.convert.word_vectors import Subwords, VectorFile, blocks_of
 from firth.errors import ConfigError, InputError
 from firth.files import as_text, check_new, saving, temporary_file
 from firth.progress import Progress
@@ -20,7 +21,6 @@ from firth.text.words import build_blank_splitter, build_normalizer, build_pre_t
 from firth.vectors.folder import VectorOptions, VectorsReport, WordSplitting, rule_of, write_vectors
 from firth.workers import WORKERS_EACH, check_processors, cpu_count
 
-_AT_ONCE = 4096  # words per block
 # Bounds of seeds of NumPy's generators.
 _SEED = Bounds("0 or more and less than 2^32", lambda x: 0 <= x < 1 << 32)
 _OF_NGRAMS = ("n_buckets", "shortest_ngram", "longest_ngram")
@@ -166,12 +166,7 @@ def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> 
 
 def _as_file(vectors: Any, training: VectorTraining) -> VectorFile:
     """Present gensim's vectors as if they came from a file."""
-    rows = np.asarray(vectors.vectors, np.float32)
-
-    def blocks() -> Iterator[VectorBlock]:
-        for at in range(0, len(rows), _AT_ONCE):
-            yield vectors.index_to_key[at : at + _AT_ONCE], rows[at : at + _AT_ONCE]
-
+    blocks = partial(blocks_of, vectors.index_to_key, np.asarray(vectors.vectors, np.float32))
     subwords = None
     if training.kind == "fasttext":
         grams = np.asarray(vectors.vectors_ngrams, np.float32)
