@@ -24,13 +24,13 @@ from firth.cli.shared import (
 )
 from firth.config import from_dict, override
 from firth.errors import FirthError, InputError, UsageError
-from firth.models.config import Unknown
 from firth.progress import say
 
 if TYPE_CHECKING:
     from firth.inference.word_table import Neighbour
     from firth.vectors.folder import VectorsReport
 
+Unknown = Literal["one", "shapes", "hashed", "ngrams"]
 StandIn = Literal["rarest", "mean", "zero"]
 Split = Literal["words", "blanks"]
 Several = Annotated[list[str] | None, Parameter(name="--set", show_default=False)]
