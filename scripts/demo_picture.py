@@ -4,16 +4,14 @@
 """
 
 import json
-import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from recorded import made_on
 
 from firth.demo.settings import DOCSTRINGS, REVIEWS, STARTS
-from firth.machine import find_machine
 
 COLOURS = dict(zip(STARTS, ("#0072b2", "#009e73", "#cc79a7", "#d55e00"), strict=True))
 TITLES = {
@@ -53,10 +51,8 @@ def main(demo: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "demo.png", dpi=120, facecolor="white")
     settings = json.loads((demo / "settings.json").read_text())
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     facts = {
-        "machine": f"{platform.machine()}, {find_machine(settings['settings']['precision']).path}",
-        "commit": commit.stdout.strip(),
+        **made_on(settings["settings"]["precision"]),
         "settings": settings,
         "accuracy": numbers,
         "seconds": json.loads((demo / "seconds.json").read_text()),

@@ -12,13 +12,13 @@ import json
 import math
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from recorded import commit
 
 import firth
 from firth.config import read_json
@@ -136,7 +136,6 @@ def main(run: Path, name: str) -> None:
     dev = [e for e in events if e["event"] == "dev"]
     corpus = Corpus(recipe.data.corpus)
     rates = sorted(e["tokens_per_s"] for e in train)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     _, checkpoint = list_checkpoints(run / "checkpoints")[-1]
     made = read_json(checkpoint / "train" / "state.json")["environment"]
     # The minimal pairs are English.
@@ -144,7 +143,7 @@ def main(run: Path, name: str) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     facts = {
         "command": f"make models; .venv/bin/python scripts/record.py {run} {name}",
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "machine": f"{_place(made)}, {made['numbers']}",
         "torch": made["torch"],
         "python": platform.python_version(),

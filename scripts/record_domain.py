@@ -3,16 +3,13 @@
 .venv/bin/python scripts/record_domain.py runs/domain
 """
 
-import platform
-import subprocess
 import sys
 from pathlib import Path
 
-import torch
+from recorded import made_on
 
 from firth.config import read_json
 from firth.files import write_json
-from firth.machine import find_machine
 from firth.training.log import read_log
 
 OUT = Path("docs/results/domain.json")
@@ -20,7 +17,6 @@ OUT = Path("docs/results/domain.json")
 
 def main(folder: Path) -> None:
     evaluations = [event for event in read_log(folder / "run" / "log.jsonl") if event["event"] == "dev"]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     tuned = {
         name: read_json(folder / f"tuned-{place}" / "results.json")
         for name, place in (("before", "bert-mini"), ("after", "run"))
@@ -33,9 +29,7 @@ def main(folder: Path) -> None:
             "tuned": {
                 name: {key: facts[key] for key in ("metric", "examples", "dev")} for name, facts in tuned.items()
             },
-            "machine": f"{platform.machine()}, {find_machine('auto').path}",
-            "torch": torch.__version__,
-            "commit": commit.stdout.strip(),
+            **made_on(),
         },
     )
 

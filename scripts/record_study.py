@@ -10,18 +10,15 @@ and the machine are then those of the first recording, and the commit of each la
 """
 
 import json
-import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
+from recorded import commit, made_on
 
 from firth.config import read_json
 from firth.files import write_json
-from firth.machine import find_machine
 from firth.studies import directionality_report, representations_report, senses_report
 from firth.studies.finetuning import BASELINE
 from firth.studies.finetuning_report import label_curves
@@ -35,17 +32,13 @@ def main(name: str, study: Path) -> None:
     seconds = [json.loads(path.read_text("utf-8"))["elapsed_s"] for path in study.glob("cells/**/cell.json")]
     file = OUT / f"{name}.json"
     before: dict[str, Any] = read_json(file) if file.is_file() else {"facts": {}, "remarks": {}}
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    commit = git.stdout.strip()
     if before["facts"].keys() <= facts.keys():
         before |= {
             "hours": sum(seconds) / 3600,
-            "machine": f"{platform.machine()}, {find_machine('auto').path}",
-            "torch": torch.__version__,
-            "commit": commit,
+            **made_on(),
         }
     else:
-        before["commit"] += f"; {', '.join(facts)}: {commit}"
+        before["commit"] += f"; {', '.join(facts)}: {commit()}"
     facts = before["facts"] | facts
     write_json(file, before | {"facts": facts})
     if name in PICTURES:

@@ -6,20 +6,17 @@ Remarks (interpretations written by hand) are kept from the previous record.
 """
 
 import math
-import platform
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
+from recorded import made_on
 
 from firth.config import read_json
 from firth.files import write_json
 from firth.folder import read_model
 from firth.inference.model import load_model
-from firth.machine import find_machine
 from firth.studies.translation import MEAN, TRAINING, model_folder
 from firth.tasks.readers.files import read_lines
 
@@ -33,7 +30,6 @@ def main(study: Path) -> None:
     options = read_json(next((study / "cells" / "scores" / MEAN).glob("*/cell.json")))["options"]
     file = OUT / "translation.json"
     remarks: list[str] = read_json(file)["remarks"] if file.is_file() else []
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     facts = read_json(study / "study.json")
     write_json(
         file,
@@ -43,9 +39,7 @@ def main(study: Path) -> None:
             "recipe": cell["options"]["recipe"],
             "parameters": sum(p.numel() for p in read_model(run).objective.parameters()),
             "examples": examples(run, Path(options["data"]), Path(options["gold"])),
-            "machine": f"{platform.machine()}, {find_machine('auto').path}",
-            "torch": torch.__version__,
-            "commit": commit.stdout.strip(),
+            **made_on(),
         },
     )
     plot(facts[TRAINING])
