@@ -383,7 +383,11 @@ def test_five_examples_or_one_document_prove_nothing() -> None:
         row |= {"units": 1, "sign_test": None}
     said = recommendation(results)
     assert said.startswith("Use the baseline (accuracy 0.8000): fine-tuned m is not reliably better, 10.0 points above")
-    assert said.endswith("No difference on 1 dev examples or groups of them is reliable: give more with --dev.")
+    assert said.endswith("No difference on 1 group of dev examples is reliable: give at least 6 with --dev.")
+    for row in results["ways"].values():
+        row |= {"units": 5}
+    results["examples"]["dev"] = 5
+    assert recommendation(results).endswith("No difference on 5 dev examples is reliable: give at least 6 with --dev.")
 
 
 def test_of_the_ways_that_are_reliably_better_the_best_wins() -> None:

@@ -53,10 +53,11 @@ def _shared(results: Mapping[str, Any]) -> str:
 
 
 def _few(results: Mapping[str, Any]) -> str:
-    ways, units = results["ways"], results["ways"]["baseline"]["units"]
+    ways, split, units = results["ways"], results["split"], results["ways"]["baseline"]["units"]
     if units >= FEWEST_UNITS or len(ways) == 1:
         return ""
-    return f"No difference on {units} {results['split']} examples or groups of them is reliable: give more with --dev."
+    group = "" if units == results["examples"][split] else "group of " if units == 1 else "groups of "
+    return f"No difference on {units} {group}{split} examples is reliable: give at least {FEWEST_UNITS} with --dev."
 
 
 def _at_equal_labels(results: Mapping[str, Any]) -> str:
