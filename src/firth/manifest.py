@@ -20,6 +20,18 @@ def is_pointer(start: bytes) -> bool:
     return start.startswith(b"version https://git-lfs.github.com/spec/")
 
 
+def first_bytes(path: Path) -> bytes:
+    """The first bytes of a file; CheckpointError if it cannot be read, or Git LFS has not fetched it."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(64)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    if is_pointer(start):
+        raise CheckpointError(f"{path}: {POINTER_ADVICE}")
+    return start
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
@@ -69,10 +81,7 @@ def check_folder(folder: Path, skip: str = "", *, whole: bool = True) -> None:
         try:
             if path.stat().st_size == size and file_sha256(path) == digest:
                 continue
-            with open(path, "rb") as file:
-                start = file.read(64)
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-        if is_pointer(start):
-            raise CheckpointError(f"{path}: {POINTER_ADVICE}")
+        first_bytes(path)  # a pointer of Git LFS has its own message
         raise CheckpointError(f"{path} does not match its checksum: it is damaged or was edited")

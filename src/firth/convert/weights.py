@@ -21,7 +21,7 @@ from torch import Tensor
 
 from firth.config import read_json
 from firth.errors import CheckpointError, InputError
-from firth.manifest import POINTER_ADVICE, is_pointer
+from firth.manifest import first_bytes
 
 INDEX = ".index.json"
 # In order of preference: a folder may hold the same weights several times.
@@ -64,7 +64,7 @@ def _usual(tensor: Tensor) -> Tensor:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    _first_bytes(path)
+    first_bytes(path)
     # The library refuses headers above 100 MB, gaps, overlaps, sizes that do not match, and trailing bytes.
     try:
         return load_file(path)
@@ -74,7 +74,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def read_pickle(path: Path) -> dict[str, Any]:
     """Read a file written by torch: a table of tensors and plain values by name; CheckpointError for anything else."""
-    zipped = _first_bytes(path).startswith(_ZIP)
+    zipped = first_bytes(path).startswith(_ZIP)
     if zipped:
         _check_zip(path)
     try:
@@ -88,18 +88,6 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 
 _READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {".safetensors": _read_safetensors, ".bin": read_pickle}
-
-
-def _first_bytes(path: Path) -> bytes:
-    """The first bytes of a file; CheckpointError if it cannot be read, or Git LFS has not fetched it."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(64)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    if is_pointer(start):
-        raise CheckpointError(f"{path}: {POINTER_ADVICE}")
-    return start
 
 
 def _check_zip(path: Path) -> None:
