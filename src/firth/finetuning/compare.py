@@ -40,6 +40,7 @@ from firth.finetuning.labelled import NOT_LEARNT, LabelledData, read_labelled
 from firth.finetuning.recipe import LabelledConfig
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.results import RESULTS as RUN_RESULTS
+from firth.finetuning.ways import BASELINE, KINDS, Way, recipe_of_way, settings_of_way, ways_of
 from firth.manifest import MANIFEST
 from firth.pretraining.run import RECIPE
 from firth.progress import Status, format_duration, part_of, say, silent
@@ -49,8 +50,6 @@ from firth.tasks.kinds import kind_of_task
 RESULTS = "compare.json"
 # The messages of a fit on a cluster node.
 CELL_LOG = "cell.log"
-BASELINE = {"classify": "tfidf", "multilabel": "tfidf", "regress": "tfidf", "tag": "commonest-tag"}
-KINDS = tuple(BASELINE)
 # Numbers of labels on the curve, up to the size of the data; all labels come last.
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 # The least time of a model's first fit on a slow machine: with less left, none starts.
@@ -58,22 +57,6 @@ _LEAST_S = 20.0
 # Keys that all ways share, which ``settings`` would change for the fine-tunings alone.
 _OF_DATA = ("head.labels", "head.scheme", "head.unit")
 _SHARED = ("data", "from_scratch", "kind", "metric", "model", "task", "tokenizer", *_OF_DATA)
-# Mean pooling: an untrained first token says little.
-_FROZEN = {"adapt.frozen_groups": -1, "head.network.pool": "mean"}
-# Settings that a frozen encoder has no use for.
-_OF_ENCODERS = ("adapt.frozen_groups", "adapt.dropout", "adapt.layer_decay", "adapt.unfreeze", "head.auxiliary_lm")
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to learn the task: ``name`` for display, ``folder`` for its cells."""
-
-    name: str
-    folder: str
-    model: str
-    frozen: bool = False
-    baseline: bool = False
-    joint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +124,6 @@ def base_of_model(model: str) -> Base:
     return read_base(resolve_model(model), "", from_scratch=False)
 
 
-def recipe_of_way(way: Way, task: str, data: LabelledConfig) -> dict[str, Any]:
-    """The recipe of a fit, without settings."""
-    return {"model": way.model, "task": task, "data": dataclasses.asdict(data)}
-
-
-def settings_of_way(way: Way, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a fine-tuning: the user's; for a frozen encoder only those that apply to it, and its own."""
-    if not way.frozen:
-        return dict(settings)
-    kept = {key: value for key, value in settings.items() if key not in _OF_ENCODERS}
-    if kept.get("optim.kind") == "muon":  # it updates the blocks of the encoder
-        del kept["optim.kind"]
-    return _FROZEN | kept
-
-
 def fit_on_node(
     *,
     task: str,
@@ -178,23 +146,6 @@ def fit_on_node(
         contextlib.redirect_stderr(log),
     ):
         return work.fit(next(one for one in work.ways if one.folder == way), n)
-
-
-def ways_of(kind: str, models: Sequence[str]) -> list[Way]:
-    """The baseline, and for each model frozen features, fine-tuning, and a joint model with the baseline.
-
-    Tags are learned by the baseline and by fine-tuning alone.
-    """
-    ways = [Way("baseline", "baseline", BASELINE[kind], baseline=True)]
-    short = Counter(Path(model).name for model in models)
-    for number, model in enumerate(models, start=1):
-        name = Path(model).name if short[Path(model).name] == 1 else model
-        if kind != "tag":
-            ways.append(Way(f"frozen {name}", f"frozen-{number}", model, frozen=True))
-        ways.append(Way(f"fine-tuned {name}", f"fine-tuned-{number}", model))
-        if kind != "tag":
-            ways.append(Way(f"joint {name}", f"joint-{number}", model, joint=True))
-    return ways
 
 
 class _Comparing:
