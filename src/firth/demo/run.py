@@ -105,7 +105,7 @@ class _Demo:
         self.machine: Machine = find_machine(settings.precision)
         self.seconds: dict[str, float] = {}
         tell(
-            f"reading the documentation of this Python; {self.machine.path}; all in all about ten minutes on "
+            f"reading the documentation of this Python; {self.machine.path}; all in all about eleven minutes on "
             "two cores, less with bfloat16 units. Ctrl-C at any time: the same command resumes"
         )
         started_at_s = time.monotonic()
