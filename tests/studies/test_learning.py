@@ -75,6 +75,7 @@ def test_the_table_has_means_and_what_was_never_reached(tmp_path: Path) -> None:
         [
             "random start",
             "2",
+            "6.60",
             "6.65 ± 0.07",
             "6.70 ± 0.00",
             "10.0 ± 0.0",

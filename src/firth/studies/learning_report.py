@@ -2,10 +2,15 @@
 
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
 
 from firth.page import Report, TableCell
 from firth.studies.cells import Facts
-from firth.studies.learning import LENGTHS, LOSSES, PAIRS, TOKENS, VARIANTS
+from firth.studies.learning import LENGTHS, LOSSES, PAIRS, PREDICTED_FOR, TOKENS, VARIANTS
+from firth.studies.score_figure import draw_seeds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def write_study_report(out: Path, facts: Facts) -> Path:
@@ -21,6 +26,7 @@ def write_study_report(out: Path, facts: Facts) -> Path:
         if rows:
             report.heading(f"{budget} tokens")
             report.table(header, rows)
+            report.plot("Each seed; the line is the mean", seed_figure(facts, budget))
     return report.write(out / "report.html")
 
 
@@ -28,19 +34,41 @@ def learning_table(facts: Facts, budget: str) -> tuple[list[str], list[list[Tabl
     """One row for each variant that has a finished seed."""
     rows: list[list[TableCell]] = []
     for name in VARIANTS:
-        seeds = [found for key, found in sorted(facts.items()) if key.startswith(f"{budget}/{name}/seed ")]
-        if not seeds:
+        if not (seeds := _seeds(facts, budget, name)):
             continue
         row: list[TableCell] = [name, str(len(seeds))]
+        if budget == PREDICTED_FOR:
+            row.append(f"{VARIANTS[name].predicted:.2f}")
         row += [spread([seed["held_out"][str(length)]["loss"] for seed in seeds], 2) for length in LENGTHS]
         row.append(spread([100 * seed["held_out"][str(LENGTHS[0])]["accuracy"] for seed in seeds], 1))
         row += [_tokens([seed["below"][str(loss)] for seed in seeds]) for loss in LOSSES]
         row += [spread([100 * seed["pairs"][pairs] for seed in seeds], 1) for pairs in PAIRS]
         row.append(f"{fmean(seed['minutes'] for seed in seeds):.1f}")
         rows.append(row)
-    header = ["variant", "seeds", *(f"loss, {length}" for length in LENGTHS), f"accuracy, {LENGTHS[0]}, %"]
+    header = ["variant", "seeds", *(["predicted"] if budget == PREDICTED_FOR else [])]
+    header += [*(f"loss, {length}" for length in LENGTHS), f"accuracy, {LENGTHS[0]}, %"]
     header += [f"tokens until {loss}" for loss in LOSSES]
     return [*header, *(f"{pairs}, %" for pairs in PAIRS), "minutes"], rows
+
+
+def seed_figure(facts: Facts, budget: str) -> "Figure":
+    """Plot the losses and minimal pairs of each seed, by variant. ConfigError without matplotlib."""
+    found = {name: seeds for name in VARIANTS if (seeds := _seeds(facts, budget, name))}
+    panels = {
+        f"loss, {length}": {
+            name: [seed["held_out"][str(length)]["loss"] for seed in seeds] for name, seeds in found.items()
+        }
+        for length in LENGTHS
+    }
+    panels |= {
+        f"{pairs}, %": {name: [100 * seed["pairs"][pairs] for seed in seeds] for name, seeds in found.items()}
+        for pairs in PAIRS
+    }
+    return draw_seeds(list(found), panels)
+
+
+def _seeds(facts: Facts, budget: str, name: str) -> list[dict[str, Any]]:
+    return [found for key, found in sorted(facts.items()) if key.startswith(f"{budget}/{name}/seed ")]
 
 
 def spread(values: list[float], digits: int) -> str:
