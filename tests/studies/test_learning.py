@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from firth.errors import ConfigError
+from firth.folder import read_model
 from firth.pretraining.recipe import read_recipe
 from firth.studies import learning
-from firth.studies.learning import LOSSES, SEEDS, VARIANTS, learning_cell, learning_cells, study_cells
+from firth.studies.learning import LOSSES, SEEDS, VARIANTS, learning_cells, study_cells
 from firth.studies.learning_report import learning_table, write_study_report
 
 
@@ -35,20 +37,39 @@ def test_every_variant_has_a_sound_recipe_and_three_seeds(data: Path, tiny_corpu
         assert tokens == pytest.approx(learning.TOKENS[cell.name.partition("/")[0]], rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["both lengths, 20 % masked", "with next sentences"])
+@pytest.mark.parametrize("name", ["both lengths, 20 % masked", "with next sentences", "left to right first"])
 def test_a_cell_measures_all_that_the_table_shows(
     data: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(learning, "EVAL_BATCHES", 1)
     (cell, *_) = [c for c in learning_cells(data, tiny_corpus) if name in c.name]
     options: dict[str, Any] = cell.options
-    options["recipe"]["train"] |= {"steps": 3, "batch_tokens": 256, "eval_every": 1, "save_every": 0, "log_every": 1}
+    options["recipe"]["train"] |= {"steps": 4, "batch_tokens": 256, "eval_every": 1, "save_every": 0, "log_every": 1}
     options["recipe"]["encoder"] |= {"width": 32, "n_layers": 1, "n_heads": 2, "feed_forward_width": 32}
-    facts = learning_cell(tmp_path / "cell", **options)
+    facts = cell.work(tmp_path / "cell", **options)
     assert set(facts["held_out"]) == {"64", "128"} and facts["held_out"]["64"]["loss"] > 0
     assert set(facts["pairs"]) == {"BLiMP", "Zorro"}
     assert set(facts["below"]) == {str(loss) for loss in LOSSES}
-    assert learning_cell(tmp_path / "cell", **options) == facts
+    assert cell.work(tmp_path / "cell", **options) == facts
+
+
+def test_what_was_learned_left_to_right_is_where_masked_training_starts(
+    data: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "EVAL_BATCHES", 1)
+    monkeypatch.setattr(learning, "LOSSES", (100.0,))
+    (cell, *_) = [c for c in learning_cells(data, tiny_corpus) if "left to right first/" in c.name]
+    options: dict[str, Any] = cell.options | {"share": 0.5}
+    options["recipe"]["train"] |= {"steps": 4, "batch_tokens": 256, "eval_every": 1, "save_every": 0, "log_every": 1}
+    options["recipe"]["encoder"] |= {"width": 32, "n_layers": 1, "n_heads": 2, "feed_forward_width": 32}
+    facts = cell.work(tmp_path, **options)
+    first, start = (
+        read_model(folder).objective.state_dict()
+        for folder in (tmp_path / "left-to-right/checkpoints/step-2", tmp_path / "start")
+    )
+    assert start.keys() == {name.replace("lm.", "mlm.") for name in first}
+    assert all(torch.equal(start[name.replace("lm.", "mlm.")], tensor) for name, tensor in first.items())
+    assert facts["below"]["100.0"]["tokens"] == 2 * 256, "what was read left to right counts"
 
 
 def test_the_first_crossing_counts(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ the share of minimal pairs in which it prefers the grammatical sentence.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,12 @@ import torch
 from firth.config import read_json
 from firth.data.shards import Corpus
 from firth.errors import ConfigError
+from firth.files import make_folder
+from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.model import load_model
 from firth.inference.text_scores import MinimalPair, pair_accuracies
+from firth.models.bert import Bert
+from firth.objectives.config import MaskedLMConfig
 from firth.objectives.masked_lm import MaskedLM
 from firth.pretraining import run as job
 from firth.pretraining.assembly import make_dev_loader
@@ -42,13 +46,15 @@ BATCH_TOKENS = 2048
 class Variant:
     """One row: ``settings`` on top of the base. ``budgets``: the numbers of tokens it is trained for, by name.
 
-    ``predicted``: the held-out loss in sequences of 64 after ``PREDICTED_FOR`` tokens that was expected before any row had been run
-    with three seeds.
+    ``predicted``: the held-out loss in sequences of 64 after ``PREDICTED_FOR`` tokens that was expected before any row
+    had been run with three seeds. ``left_to_right``: the share of the tokens that the same weights first learn left to
+    right from.
     """
 
     predicted: float
     settings: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ("2.5 M",)
+    left_to_right: float = 0.0
 
 
 _BASE: dict[str, Any] = {
@@ -84,6 +90,13 @@ VARIANTS: dict[str, Variant] = {
     "Muon": Variant(
         predicted=4.48, settings=(*_BEST, "optim.kind=muon", "optim.matrix_scale=2.0"), budgets=("2.5 M", "12 M")
     ),
+    "neighbour gain 2": Variant(predicted=4.65, settings=(*_BEST, "init.neighbour_gain=2.0")),
+    "initial deviation 0.04": Variant(predicted=4.75, settings=(*_BEST, "encoder.init_range=0.04")),
+    "lengths 32 and 128": Variant(predicted=4.75, settings=(*_BEST, "data.length=32")),
+    "left to right first": Variant(predicted=4.65, settings=_BEST, left_to_right=0.25),
+    "left to right first, no neighbour heads": Variant(
+        predicted=4.9, settings=(*_BEST, "init.neighbour_heads=[]"), left_to_right=0.25
+    ),
     "with next sentences": Variant(predicted=4.85, settings=(*_START, "data.instances=pairs", "masking.share=0.2")),
 }
 
@@ -118,8 +131,11 @@ def learning_cells(data: Path, corpus: Path) -> list[StudyCell]:
                     "log_every": steps // 25,
                 }
                 plain = {**_BASE, "data": {**_BASE["data"], "corpus": str(corpus)}, "train": train}
-                options = {"recipe": plain, "settings": [*variant.settings], "pairs": pairs}
-                cells.append(StudyCell(f"{budget}/{name}/seed {seed}", learning_cell, options))
+                options: dict[str, Any] = {"recipe": plain, "settings": [*variant.settings], "pairs": pairs}
+                work: Callable[..., dict[str, Any]] = learning_cell
+                if variant.left_to_right:
+                    work, options["share"] = left_to_right_first_cell, variant.left_to_right
+                cells.append(StudyCell(f"{budget}/{name}/seed {seed}", work, options))
     return cells
 
 
@@ -127,25 +143,76 @@ def learning_cell(
     folder: Path, *, recipe: dict[str, Any], settings: list[str], pairs: Mapping[str, str]
 ) -> dict[str, Any]:
     """Pre-train one model; returns when its loss fell below ``LOSSES``, its final losses, and its score on pairs."""
-    run = folder / "run"
-    outcome = job.pretrain_or_resume(run, lambda: job.resolve(recipe, settings, str(folder)), processes=1)
+    return _facts(_trained(folder / "run", recipe, settings), recipe, pairs)
+
+
+def left_to_right_first_cell(
+    folder: Path, *, recipe: dict[str, Any], settings: list[str], pairs: Mapping[str, str], share: float
+) -> dict[str, Any]:
+    """``learning_cell``, with ``share`` of the steps left to right first, at a constant rate after their warm-up."""
+    train = recipe["train"]
+    n_first = round(share * train["steps"])
+    first_recipe = recipe | {
+        "model": recipe["model"].replace("bert-", "bert-ltr-"),
+        "optim": {**recipe["optim"], "schedule": "constant"},
+        "train": {**train, "steps": n_first},
+    }
+    first = _trained(folder / "left-to-right", first_recipe, settings)
+    start = folder / "start"
+    if not start.is_dir():
+        make_folder(start, lambda out: _write_masked(first.model, out))
+    then_settings = [key for key in settings if not key.startswith("init.")]
+    then_recipe = recipe | {"model": f"{start}/", "train": {**train, "steps": train["steps"] - n_first}}
+    return _facts(_trained(folder / "run", then_recipe, then_settings), recipe, pairs, first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """A finished run: its newest checkpoint's model folder, its steps, and its minutes."""
+
+    run: Path
+    model: Path
+    steps: int
+    minutes: float
+
+
+def _trained(run: Path, recipe: dict[str, Any], settings: list[str]) -> _Trained:
+    outcome = job.pretrain_or_resume(run, lambda: job.resolve(recipe, settings, str(run.parent)), processes=1)
     newest = run / "checkpoints" / f"step-{outcome.step}"
-    state = read_json(newest / "train" / "state.json")
+    return _Trained(run, newest, outcome.step, read_json(newest / "train" / "state.json")["elapsed_s"] / 60)
+
+
+def _facts(
+    last: _Trained, recipe: dict[str, Any], pairs: Mapping[str, str], first: _Trained | None = None
+) -> dict[str, Any]:
+    """What the table shows; the tokens and minutes of a ``first`` run are counted."""
+    steps_before, minutes_before = (first.steps, first.minutes) if first else (0, 0.0)
     per_step = recipe["train"]["batch_tokens"]
     return {
         "below": {
             str(loss): None
             if step is None
             else {
-                "tokens": step * per_step,
-                "minutes": state["elapsed_s"] / 60 * step / outcome.step,
+                "tokens": (steps_before + step) * per_step,
+                "minutes": minutes_before + last.minutes * step / last.steps,
             }
-            for loss, step in _crossings(run / "log.jsonl").items()
+            for loss, step in _crossings(last.run / "log.jsonl").items()
         },
-        "held_out": {str(length): held_out(run, newest, length) for length in LENGTHS},
-        "pairs": {name: preferred(newest, Path(path)) for name, path in pairs.items()},
-        "minutes": state["elapsed_s"] / 60,
+        "held_out": {str(length): held_out(last.run, last.model, length) for length in LENGTHS},
+        "pairs": {name: preferred(last.model, Path(path)) for name, path in pairs.items()},
+        "minutes": minutes_before + last.minutes,
     }
+
+
+def _write_masked(left_to_right: Path, out: Path) -> None:
+    """Write a model for masked language modelling with the weights of one that reads left to right."""
+    loaded = read_model(left_to_right)
+    encoder = loaded.objective.encoder
+    assert isinstance(encoder, Bert)
+    masked = MaskedLM(Bert(dataclasses.replace(encoder.config, causal=False)), MaskedLMConfig(next_sentence=False))
+    weights = loaded.objective.state_dict()
+    masked.load_state_dict({f"m{name}" if name.startswith("lm.") else name: t for name, t in weights.items()})
+    write_model(out, "bert", PRETRAINING, masked, loaded.tokenizer, {})
 
 
 def _crossings(log: Path) -> dict[float, int | None]:
