@@ -11,7 +11,7 @@ from firth.page import Report
 
 pytest.importorskip("matplotlib")
 
-from firth.explain.attention import MOST_LABELS, draw_attention, write_attention_picture  # noqa: E402
+from firth.explain.attention import MOST_LABELS, draw_attention, pooled, write_attention_picture  # noqa: E402
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -41,6 +41,15 @@ def test_every_map_is_there_with_the_names_of_its_pieces() -> None:
     maps = [np.asarray(image.get_array()) for image in axes.images]
     assert len(maps) == 6
     assert all(np.array_equal(a, b) for a, b in zip(maps, attention.weights.reshape(6, 4, 4), strict=True))
+
+
+def test_no_weight_of_a_long_text_is_lost() -> None:
+    weights = np.zeros((450, 230), np.float32)
+    weights[449, 0], weights[0, 229], weights[223, 101] = 0.9, 0.8, 0.7
+    small = pooled(weights, 200)
+    assert max(small.shape) <= 200 and small[-1, 0] == weights[449, 0] and small[0, -1] == weights[0, 229]
+    assert sorted(small[small > 0].tolist()) == sorted(weights[weights > 0].tolist())
+    assert np.array_equal(pooled(weights[:200, :200], 200), weights[:200, :200])
 
 
 def test_names_that_would_be_too_small_are_left_out() -> None:

@@ -138,7 +138,7 @@ def test_steps_are_the_tokenizers_own() -> None:
 
 def test_the_added_embeddings_are_the_models() -> None:
     made = tiny_language_model("bert")
-    tokens, parts = input_embeddings(made, ["a1 b2", "c3"]) or ([], {})
+    tokens, parts, _ = input_embeddings(made, ["a1 b2", "c3"]) or ([], {}, 0)
     assert tokens == ["[CLS]", "a1", "b2", "[SEP]", "c3", "[SEP]"]
     assert [names for _, names in parts.values()][1] == ["E(A)"] * 4 + ["E(B)"] * 2
     table = made.loaded.objective.encoder.embeddings
@@ -157,7 +157,7 @@ def test_added_embeddings_end_with_the_models_positions() -> None:
     base = tiny_language_model("bert")
     made = replace(base, loaded=shortened(base.loaded, 8))
     for texts in (["a1 b2 " * 9], ["a1 " * 9, "b2 " * 9]):
-        tokens, parts = input_embeddings(made, texts) or ([], {})
+        tokens, parts, _ = input_embeddings(made, texts) or ([], {}, 0)
         assert len(tokens) <= 8 and parts["position"][1] == [f"E({i})" for i in range(len(tokens))]
 
 
@@ -165,7 +165,7 @@ def test_the_added_segments_are_those_of_a_model_that_marks_shared_words() -> No
     base = tiny_language_model("bert")
     marks = Classifier(base.loaded.objective.encoder, ClassifyConfig(labels=("n", "y"), mark_shared_words=True))
     made = replace(base, loaded=replace(base.loaded, objective=marks, task="classify"))
-    tokens, parts = input_embeddings(made, ["a1 b2", "c3 b2"]) or ([], {})
+    tokens, parts, _ = input_embeddings(made, ["a1 b2", "c3 b2"]) or ([], {}, 0)
     assert tokens == ["[CLS]", "a1", "b2", "[SEP]", "c3", "b2", "[SEP]"]
     assert parts["segment"][1] == ["E(A)", "E(A)", "E(A shared)", "E(A)", "E(B)", "E(B shared)", "E(B)"]
 
@@ -185,6 +185,26 @@ def test_what_masks_replace_is_named_and_told_by_more_than_colour() -> None:
                     assert (mark.text == mark.below) == (mark.kind == "kept")
                     assert f"</bdi> ({mark.kind})</small>" in token_row([mark])
     assert {kind for kind, _ in kinds} == {"masked", "random", "kept"} and len({colour for _, colour in kinds}) == 3
+
+
+def test_masks_are_those_of_the_models_own_pretraining(tmp_path: Path) -> None:
+    base = tiny_language_model("bert")
+    _, published = page_of(base, ["a1 b2 c3"], tmp_path / "published.html")
+    assert "predicts 15% of the tokens" in published and "80% of them" in published
+    recipe = {"masking.share": 0.5, "masking.mask": 1.0, "masking.keep": 0.0, "masking.whole_words": True}
+    made = replace(base, loaded=replace(base.loaded, provenance={"recipe": recipe}))
+    _, page = page_of(made, ["a1 b2 c3"], tmp_path / "own.html")
+    assert "predicts 50% of the tokens" in page and "100% of them" in page
+    kinds = {mark.kind for rows in masked_rows(made, Asked(texts=("a1 b2 c3",) * 9)) for row in rows for mark in row}
+    assert kinds == {"", "masked"}
+
+
+def test_what_is_left_out_of_a_section_is_said(tmp_path: Path) -> None:
+    sentences = " ".join(f"{a}{i}." for i in range(4) for a in "ABC")
+    _, page = page_of(tiny_language_model("bert"), [sentences], tmp_path / "a.html")
+    assert "Only the first 8 of 12 sentences are paired." in page
+    assert re.search(r"Shown are 14 of \d\d\.", page), "tokens of the input"
+    assert page.count("Only the first 14 tokens of the text are read here.") >= 2, "attention, and what heads are worth"
 
 
 def test_colours_differ_in_lightness_not_only_in_hue() -> None:

@@ -4,6 +4,9 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from jaxtyping import Float
+
 from firth.errors import ConfigError
 from firth.files import new_file
 from firth.inference.attention_maps import Attention
@@ -14,8 +17,10 @@ if TYPE_CHECKING:
 
 # More token labels next to one map would be too small to read.
 MOST_LABELS = 20
-# Minimum side of a map, and the height of a label line, in inches.
-_SIDE, _LINE = 1.2, 0.11
+# Minimum side of a map, and the height of a label line, in inches; dots per inch of the file.
+_SIDE, _LINE, _DPI = 1.2, 0.11, 200
+# More cells on a side of the smallest map would be less than a pixel wide, and some would not be drawn.
+_MOST_CELLS = 200
 # Distance from one map's start to the next one's, in sides.
 _STEP = 1.08
 
@@ -23,7 +28,8 @@ _STEP = 1.08
 def draw_attention(attention: Attention) -> "Figure":
     """Draw the plot: rows attend (queries), columns are attended to (keys); darker is more.
 
-    Up to ``MOST_LABELS`` tokens are labelled. ConfigError if matplotlib is not installed.
+    Up to ``MOST_LABELS`` tokens are labelled. Of a long text, a cell shows the largest weight of several tokens.
+    ConfigError if matplotlib is not installed.
     """
     try:
         from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgb
@@ -46,7 +52,7 @@ def draw_attention(attention: Attention) -> "Figure":
             x, y = _STEP * head, _STEP * layer
             # Show the square root: most weights are far below the highest.
             axes.imshow(
-                attention.weights[layer, head],
+                pooled(attention.weights[layer, head], _MOST_CELLS),
                 shades,
                 PowerNorm(0.5, 0, 1),
                 extent=(x, x + 1, y + 1, y),
@@ -70,9 +76,17 @@ def draw_attention(attention: Attention) -> "Figure":
     return figure
 
 
+def pooled(weights: Float[np.ndarray, "Q K"], most: int) -> Float[np.ndarray, "q k"]:
+    """Reduce a map to at most ``most`` cells a side, each the largest of a block of neighbours."""
+    for axis, n in enumerate(weights.shape):
+        step = -(-n // most)
+        weights = np.maximum.reduceat(weights, np.arange(0, n, step), axis)
+    return weights
+
+
 def write_attention_picture(attention: Attention, path: Path) -> None:
     """Write the picture as a new PNG file, completely or not at all."""
     figure = draw_attention(attention)
     with warnings.catch_warnings(), new_file(path) as file:
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # letters that no installed font has
-        figure.savefig(file, format="png", dpi=200, facecolor="white")
+        figure.savefig(file, format="png", dpi=_DPI, facecolor="white")

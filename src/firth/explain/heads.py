@@ -19,8 +19,9 @@ def attention_section(page: Report, model: Model, asked: Asked) -> str:
         return ""
     heading = asked.say("attention")
     page.heading(heading)
-    page.text(asked.say("attention_text"))
-    text = _cut(page, model, asked)
+    text, notes = _cut(model, asked)
+    for sentence in (asked.say("attention_text"), *notes):
+        page.text(sentence)
     found = model.attention(text)
     _maps(page, found, asked)
     if len(found.tokens) > 1:
@@ -42,8 +43,10 @@ def cross_section(page: Report, model: Model, asked: Asked) -> str:
         return ""
     heading = asked.say("cross")
     page.heading(heading)
-    page.text(asked.say("cross_text"))
-    found = model.cross_attention(_cut(page, model, asked))
+    text, notes = _cut(model, asked)
+    for sentence in (asked.say("cross_text"), *notes):
+        page.text(sentence)
+    found = model.cross_attention(text)
     _maps(page, found, asked)
     return heading
 
@@ -63,12 +66,14 @@ def importance_section(page: Report, model: Model, asked: Asked) -> str:
     layers = attention_layers(model.loaded.objective.encoder)
     if not layers or sum(layer.n_heads for layer in layers) > MOST_HEADS:
         return ""
-    text, values = _cut(None, model, asked), list[Float[np.ndarray, "L N"]]()
+    values = list[Float[np.ndarray, "L N"]]()
+    text, notes = _cut(model, asked)
     if not can(lambda: values.append(model.head_importance([text]))):
         return ""
     heading = asked.say("importance")
     page.heading(heading)
-    page.text(asked.say("importance_text"))
+    for sentence in (asked.say("importance_text"), *notes):
+        page.text(sentence)
     names = [asked.say("attention_head", n=n + 1) for n in range(layers[0].n_heads)]
     rows = [asked.say("attention_layer", n=n + 1) for n in range(len(layers))]
     page.drawing(importance_map(values[0], rows, names, heading))
@@ -80,13 +85,11 @@ def importance_map(values: Float[np.ndarray, "L N"], rows: Sequence[str], column
     return value_map(rows, columns, values, title, full=float(np.abs(values).max(initial=0)), digits=3)
 
 
-def _cut(page: Report | None, model: Model, asked: Asked) -> str:
-    """Return the first text, truncated to what can be drawn; the page says so."""
+def _cut(model: Model, asked: Asked) -> tuple[str, list[str]]:
+    """Return the first text, truncated to what can be drawn, and the sentences that say so."""
     text = asked.texts[0]
     pieces = model.tokenize(text)
     room = min(MOST_MAPPED, model.loaded.max_length or MOST_MAPPED) - model.loaded.layout.n_special
     if len(pieces) <= room:
-        return text
-    if page is not None:
-        page.text(asked.say("cut", n=room))
-    return text[: pieces[room - 1].end]
+        return text, []
+    return text[: pieces[room - 1].end], [asked.say("read", n=room)]

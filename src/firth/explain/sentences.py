@@ -63,11 +63,12 @@ SENTENCES: dict[str, dict[Language, str]] = {
         "ko": "배치의 마스킹",
     },
     "masks_text": {
-        "en": "Pre-training predicts {share} of the tokens of a sequence, chosen anew in each epoch: most are "
-        "replaced by the mask, some by a random token, some are kept. Below a chosen token stands the "
+        "en": "Pre-training predicts {share} of the tokens of a sequence, chosen anew in each epoch: {masked} of them "
+        "are replaced by the mask, {random} by a random token, and {kept} are kept. Below a chosen token stands the "
         "token to be predicted.",
-        "ko": "사전 학습에서는 에폭마다 시퀀스의 토큰 가운데 {share}를 새로 골라 예측합니다. 고른 토큰의 대부분은 "
-        "마스크로, 일부는 무작위 토큰으로 바꾸고 나머지는 그대로 둡니다. 고른 토큰 아래에 예측할 원래 토큰을 적습니다.",
+        "ko": "사전 학습에서는 에폭마다 시퀀스의 토큰 가운데 {share}를 새로 골라 예측합니다. 고른 토큰의 {masked}는 "
+        "마스크로, {random}는 무작위 토큰으로 바꾸고 {kept}는 그대로 둡니다. "
+        "고른 토큰 아래에 예측할 원래 토큰을 적습니다.",
     },
     "masks_epoch": {
         "en": "epoch {n}",
@@ -249,6 +250,22 @@ SENTENCES: dict[str, dict[Language, str]] = {
     "cut": {
         "en": "Only the first {n} tokens are drawn.",
         "ko": "처음 토큰 {n}개만 표시합니다.",
+    },
+    "read": {
+        "en": "Only the first {n} tokens of the text are read here.",
+        "ko": "여기서는 텍스트의 처음 토큰 {n}개만 읽습니다.",
+    },
+    "shown": {
+        "en": "Shown are {n} of {all}.",
+        "ko": "전체 {all}개 가운데 {n}개만 표시합니다.",
+    },
+    "shown_sentences": {
+        "en": "Only the first {n} of {all} sentences are paired.",
+        "ko": "전체 {all}개 문장 가운데 처음 {n}개만 짝지었습니다.",
+    },
+    "pairs_long": {
+        "en": "{n} pairs are missing: they have more than the {room} tokens that the model reads.",
+        "ko": "모델이 읽는 토큰 {room}개보다 긴 문장 쌍 {n}개는 뺐습니다.",
     },
 }
 

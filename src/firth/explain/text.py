@@ -1,5 +1,6 @@
 """One page that shows how a model processes a text: its tokens, input, masks, probabilities and heads."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from firth.inference.language_models import language_model
 from firth.inference.model import Model
 from firth.inference.next_sentence import next_sentence_model
 from firth.inference.text_scores import TokenScore, perplexity_of
+from firth.objectives.contrastive import Contrastive
 from firth.objectives.masked_lm import MaskedLM
 from firth.page import Report
 from firth.tasks.rows import marked_pair
@@ -106,6 +108,8 @@ def _steps(page: Report, model: Model, asked: Asked) -> str:
                 (visible(word) if not number else "", visible(step.rest), step.tried, visible(step.found or unknown))
             )
     page.table(asked.say("steps_columns").split("|"), rows)
+    if len(divided) > MOST_WORDS:
+        page.text(asked.say("shown", n=MOST_WORDS, all=len(divided)))
     return heading
 
 
@@ -128,7 +132,7 @@ def _input(page: Report, model: Model, asked: Asked) -> str:
     heading = asked.say("input")
     page.heading(heading)
     page.text(asked.say("input_text"))
-    tokens, parts = rows
+    tokens, parts, n_all = rows
     # As wide as the widest name in the column.
     named = zip(tokens, *(names for _, names in parts.values()), strict=True)
     columns = [max(34.0, *map(text_width, column)) + 12 for column in named]
@@ -149,6 +153,8 @@ def _input(page: Report, model: Model, asked: Asked) -> str:
             if number:
                 drawn.append(label(starts[i] + columns[i] / 2 - 4, y - 7, "+", anchor="middle", faint=True))
     page.drawing(svg(float(starts[-1]), 30 + 52 * len(parts), drawn, heading))
+    if n_all > len(tokens):
+        page.text(asked.say("shown", n=len(tokens), all=n_all))
     return heading
 
 
@@ -158,8 +164,9 @@ _SEGMENTS = ("A", "B", "A shared", "B shared")
 Parts = dict[str, tuple[Float[np.ndarray, " n"], list[str]]]
 
 
-def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Parts] | None:
-    """The first tokens of the input, and by kind of embedding the lengths of the vectors added and their names.
+def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Parts, int] | None:
+    """The first tokens of the input, by kind of embedding the lengths of the vectors added and their names, and the
+    number of tokens in the whole input.
 
     Two texts are read as a pair if the model has segments. None for a model that adds nothing to its tokens.
     """
@@ -173,8 +180,10 @@ def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Par
         half = (room - layout.n_special_pair) // 2
         first, second = pair_texts(model.loaded, *texts[:2])
         row, segments = marked_pair(layout, first.part(0, half), second.part(0, half))
+        n_all = len(first) + len(second) + layout.n_special_pair
     else:
-        row = layout.single(tokenizer.encode(texts[0]).ids)[:room]
+        whole = layout.single(tokenizer.encode(texts[0]).ids)
+        row, n_all = whole[:room], len(whole)
         segments = [0] * len(row)
     if getattr(getattr(embeddings, "segments", None), "num_embeddings", 2) == 1:
         segments = [0] * len(row)
@@ -188,15 +197,22 @@ def input_embeddings(model: Model, texts: Sequence[str]) -> tuple[list[str], Par
         if table is not None:
             vectors = table.weight.detach().index_select(0, torch.tensor(numbers, device=table.weight.device))
             parts[key] = (vectors.float().norm(dim=1).cpu().numpy(), names)
-    return [tokenizer.piece(i) for i in row], parts
+    return [tokenizer.piece(i) for i in row], parts, n_all
 
 
 def _masks(page: Report, model: Model, asked: Asked) -> str:
-    if not isinstance(model.loaded.objective, MaskedLM):
+    objective = model.loaded.objective
+    if not isinstance(objective, MaskedLM) or isinstance(objective, Contrastive):
         return ""
     heading = asked.say("masks")
     page.heading(heading)
-    page.text(asked.say("masks_text", share=f"{MaskingConfig().share:.0%}"))
+    masking = masking_of(model)
+    shares = {"masked": masking.mask, "random": 1 - masking.mask - masking.keep, "kept": masking.keep}
+    page.text(
+        asked.say(
+            "masks_text", share=f"{masking.share:.0%}", **{name: f"{share:.0%}" for name, share in shares.items()}
+        )
+    )
     for epoch, marks in enumerate(masked_rows(model, asked), start=1):
         page.text(asked.say("masks_epoch", n=epoch))
         for row in marks:
@@ -204,9 +220,16 @@ def _masks(page: Report, model: Model, asked: Asked) -> str:
     return heading
 
 
+def masking_of(model: Model) -> MaskingConfig:
+    """How the model's pre-training masked; as published if its folder does not say."""
+    recipe = model.loaded.provenance.get("recipe", {})
+    names = [field.name for field in dataclasses.fields(MaskingConfig)]
+    return MaskingConfig(**{name: recipe[f"masking.{name}"] for name in names if f"masking.{name}" in recipe})
+
+
 def masked_rows(model: Model, asked: Asked) -> list[list[list[Mark]]]:
     """By epoch and text, the tokens as the model sees them in pre-training, the chosen ones with their targets."""
-    tokenizer, config = model.loaded.tokenizer, MaskingConfig()
+    tokenizer, config = model.loaded.tokenizer, masking_of(model)
     rows = [_row(model, text) for text in asked.texts]
     ids = np.array([i for row, _ in rows for i in row], np.int64)
     special = np.array([s for _, flags in rows for s in flags])
@@ -249,7 +272,8 @@ def _pairs(page: Report, model: Model, asked: Asked) -> str:
             pairs.append((sentences[i], sentences[i + 1], True))
         pairs.append((sentences[i], sentences[(i + 2) % len(sentences)], False))
     room = (model.loaded.max_length or 10**9) - model.loaded.layout.n_special_pair
-    pairs = [p for p in pairs if len(model.tokenize(p[0])) + len(model.tokenize(p[1])) <= room]
+    fitting = [p for p in pairs if len(model.tokenize(p[0])) + len(model.tokenize(p[1])) <= room]
+    n_long, pairs = len(pairs) - len(fitting), fitting
     trained: list[float | None] = [None] * len(pairs)
     if follows:
         trained = [*model.follows([a for a, _, _ in pairs], [b for _, b, _ in pairs])]
@@ -258,6 +282,10 @@ def _pairs(page: Report, model: Model, asked: Asked) -> str:
         for (a, b, true), p in zip(pairs, trained, strict=True)
     ]
     page.table(asked.say("pairs_columns").split("|"), rows)
+    if len(sentences) - 1 > MOST_WORDS:
+        page.text(asked.say("shown_sentences", n=MOST_WORDS, all=len(sentences)))
+    if n_long:
+        page.text(asked.say("pairs_long", n=n_long, room=room))
     return heading
 
 
@@ -280,7 +308,7 @@ def _probabilities(page: Report, model: Model, asked: Asked) -> str:
             page.text(asked.say(f"probabilities_{kind}", value=f"{perplexity_of(tokens):,.1f}"))
             page.drawing(token_row([_coloured(token) for token in tokens]))
         if places[-1].end < model.tokenize(text)[-1].end:
-            page.text(asked.say("cut", n=MOST_TOKENS))
+            page.text(asked.say("read", n=MOST_TOKENS))
     return heading
 
 

@@ -71,13 +71,16 @@ def neighbours_section(page: Report, model: Model, asked: Asked) -> str:
         return ""
     table = table_of(model.loaded)
     words = dict.fromkeys(unit.text for one in model.vectors(asked.texts) for unit in one.words)
-    near = [(word, found) for word in words if (found := _nearest(table, word))][:MOST_WORDS]
-    if not near:
+    known = [(word, found) for word in words if (found := _nearest(table, word))]
+    if not known:
         return ""
+    near = known[:MOST_WORDS]
     heading = asked.say("neighbours")
     page.heading(heading)
     page.text(asked.say("neighbours_text"))
     page.table(asked.say("neighbours_columns").split("|"), [(visible(word), _listed(found)) for word, found in near])
+    if len(known) > len(near):
+        page.text(asked.say("shown", n=len(near), all=len(known)))
     rows = [row for text in asked.texts if (row := _analogy(table, text.split()))]
     if rows:
         page.text(asked.say("analogy_text"))
