@@ -132,8 +132,11 @@ def test_a_gpu_is_taken_where_there_is_one(fast: bool, dtype: torch.dtype, monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card {device.index}")
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: fast)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 << 30, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # emulated before Ampere
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0) if fast else (7, 5))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 << 30, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 4 << 30)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 << 30)
     found = find_machine("auto")
     assert (found.device, found.dtype) == (torch.device("cuda", 1), dtype)
     assert found.path == f"card 1, {str(dtype).removeprefix('torch.')}"

@@ -54,6 +54,14 @@ def test_the_curve_is_the_recorded_one() -> None:
     assert recorded_loss(2e7) == (16_384_000.0, 3.94, 0.348)
 
 
+def test_a_size_that_does_not_fit_is_not_measured(
+    tiny_text: Path, known_speed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "free_memory", lambda device: 1e6)
+    plan = make_plan([tiny_text], 1e6, lambda text: None)
+    assert [one.model for one in plan.sizes] == ["bert-tiny"], "the smallest is measured, and told that it is too large"
+
+
 def test_a_plan_for_a_text(tiny_text: Path, known_speed: None) -> None:
     plan = make_plan([tiny_text], 10.0, lambda text: None)
     assert 5_000 < plan.text_tokens < 50_000 and not plan.counted and plan.vocabulary == 4_000

@@ -80,6 +80,7 @@ def test_what_cannot_be_is_refused() -> None:
         ("--tokens=nan", {"tokens": float("nan")}),
         (r"--tokens=1e\+300: expected more than 0 and at most 1e\+18", {"tokens": 1e300}),
         ("--price-per-hour=-2", {"price": -2.0}),
+        ("--sequence-length=7: expected at least 8", {"length": 7}),
         ("--step-tokens=64: expected at least a sequence of --sequence-length=128", {"step_tokens": 64}),
         ("bert-lrage.*did you mean bert-large", {"model": "bert-lrage"}),
         ("--model=elmo-small: costs are counted for sizes of BERT and GPT", {"model": "elmo-small"}),
@@ -88,6 +89,22 @@ def test_what_cannot_be_is_refused() -> None:
         options = {"model": "bert-base", "counts": (8,), "tokens": 1e9} | given
         with pytest.raises(ConfigError, match=message):
             run_costs(options.pop("model"), A100, options.pop("counts"), **options)
+
+
+def test_cores_of_a_node_share_its_memory() -> None:
+    cores = replace(A100, memory=25e9, per_node=16, shares_memory=True)
+    one, all_cores = run_costs("bert-base", cores, (1, 16), tokens=1e9)
+    assert {one.sharding, all_cores.sharding} == {"none"}
+    assert one.memory < all_cores.memory < 25e9, "16 copies of weights and optimizer alone would need 28 GB"
+    with pytest.raises(ConfigError, match="into 1 GB a node, even with recomputation: give fewer devices"):
+        run_costs("bert-base", replace(cores, memory=1e9), (16,), tokens=1e9)
+
+
+def test_sequences_and_vocabularies_of_other_sizes() -> None:
+    (long,) = run_costs("gpt-base", A100, (8,), tokens=1e9, length=2048)
+    assert long.batch_tokens % 2048 == 0
+    small, whole = (run_costs("bert-tiny", A100, (1,), tokens=1e9, vocab_size=n)[0] for n in (4_000, 30_522))
+    assert small.checkpoint < whole.checkpoint / 3 and small.hours < whole.hours
 
 
 def test_devices_have_names() -> None:

@@ -72,7 +72,7 @@ def find_machine(precision: str, option: str = "train.precision", device: torch.
         has_card = torch.cuda.is_available()
         device = torch.device("cuda", torch.cuda.current_device()) if has_card else torch.device("cpu")
     if device.type == "cuda":
-        name, fast = torch.cuda.get_device_name(device), torch.cuda.is_bf16_supported()
+        name, fast = torch.cuda.get_device_name(device), has_bfloat16_units(device)
     else:
         threads = torch.get_num_threads()
         name, fast = f"{threads} CPU thread{'s' if threads > 1 else ''}", has_fast_bfloat16()
@@ -80,6 +80,14 @@ def find_machine(precision: str, option: str = "train.precision", device: torch.
         raise ConfigError(f"{option}='bfloat16': this machine ({name}) has no bfloat16 units; use 'auto' or 'float32'")
     dtype = torch.bfloat16 if fast and precision != "float32" else torch.float32
     return Machine(device, dtype, f"{name}, {str(dtype).removeprefix('torch.')}")
+
+
+def has_bfloat16_units(card: torch.device) -> bool:
+    """Whether a GPU multiplies in bfloat16: since Ampere.
+
+    ``torch.cuda.is_bf16_supported`` counts emulation as well, and only asks about the current GPU.
+    """
+    return torch.version.hip is not None or torch.cuda.get_device_capability(card) >= (8, 0)
 
 
 @contextmanager
@@ -240,10 +248,11 @@ def free_memory(device: torch.device) -> float | None:
     """Bytes that this process can still allocate on a device; None if unknown.
 
     On the CPU: the minimum of what the system has available and what the limits of the control group and the process
-    leave.
+    leave. On a GPU: with what PyTorch keeps for reuse.
     """
     if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + kept)
     found = [value for value in (_available(), _left_to_group(), _left_to_process()) if value is not None]
     return min(found, default=None)
 

@@ -23,14 +23,16 @@ _DOUBT = 1.35
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory in bytes: for weights with gradients and optimizer state, and for the work on a micro-batch."""
+    """Memory in bytes: for weights with gradients and optimizer state, for the work on a micro-batch of any size, and
+    for what grows with its tokens."""
 
     parameters: float
-    work: float
+    fixed: float
+    growing: float
 
     @property
     def total(self) -> float:
-        return self.parameters + self.work
+        return self.parameters + self.fixed + self.growing
 
 
 def estimate_memory(
@@ -58,13 +60,14 @@ def estimate_memory(
     # Each process has its own gradients, and writes what others need of them.
     gradients = _GRADIENT_BYTES * (2 * processes - 1)
     frozen_bytes = 4 * frozen * processes
-    work = processes * (casts + _FIXED_BYTES + tokens * kept) + _UPDATE_BYTES * trained / shares
+    fixed, growing = processes * (casts + _FIXED_BYTES) + _UPDATE_BYTES * trained / shares, processes * tokens * kept
     if shares > 1:
         # Besides its share: all parameters outside the blocks, gathered, and one block, with their gradients.
         blocks = [sum(p.numel() for p in block.parameters()) for block in _blocks(model)]
         gathered = 2 * _GRADIENT_BYTES * (trained + frozen - sum(blocks) + max(blocks, default=0))
-        return Memory((_PARAMETER_BYTES + _GRADIENT_BYTES) * trained / shares + 4 * frozen / shares, work + gathered)
-    return Memory((_PARAMETER_BYTES + gradients) * trained + frozen_bytes, work)
+        parameters = (_PARAMETER_BYTES + _GRADIENT_BYTES) * trained / shares + 4 * frozen / shares
+        return Memory(parameters, fixed + gathered, growing)
+    return Memory((_PARAMETER_BYTES + gradients) * trained + frozen_bytes, fixed, growing)
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
@@ -73,7 +76,10 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def check_memory(need: Memory, machine: Machine, batch_tokens: int, *, recompute: bool) -> str:
-    """Describe the memory needed and available; ConfigError if the run certainly does not fit."""
+    """Describe the memory needed and available; ConfigError if the run certainly does not fit.
+
+    ``batch_tokens``: of a micro-batch. ``recompute``: whether recomputing blocks would need less.
+    """
     free = free_memory(machine.device)
     words = f"memory: about {_shown(need.total)} ({_shown(need.parameters)} of it weights, gradients and optimizer)"
     if free is None:
@@ -83,11 +89,14 @@ def check_memory(need: Memory, machine: Machine, batch_tokens: int, *, recompute
         return words
     if need.total <= _DOUBT * free:
         return f"{words}: it may not fit"
-    if need.parameters >= free:
+    room = int(batch_tokens * (free - need.parameters - need.fixed) / need.growing)
+    if room < 1:
         raise ConfigError(f"{words}: the model itself is too large for this machine; choose a smaller one")
-    room = int(batch_tokens * (free - need.parameters) / need.work)
-    also = "" if recompute else ", or set train.recompute=true"
-    raise ConfigError(f"{words}: lower train.batch_tokens={batch_tokens} to about {room}{also}")
+    also = ", or set train.recompute=true" if recompute else ""
+    raise ConfigError(
+        f"{words}: of a micro-batch of {batch_tokens:,} tokens about {room:,} fit: lower train.batch_tokens in that "
+        f"proportion{also}"
+    )
 
 
 def _shown(n_bytes: float) -> str:

@@ -95,18 +95,27 @@ def make_plan(sources: Sequence[str | Path], minutes: float, tell: Callable[[str
     if not 0 < minutes < math.inf:
         raise ConfigError(f"--minutes={minutes:g}: expected a number above 0")
     corpus = _corpus(sources)
+    if corpus and (corpus.is_parallel or corpus.tokenizer.kind is not WORDPIECE):
+        raise ConfigError(
+            f"{sources[0]}: a size is suggested for BERT, which masks WordPiece tokens; this corpus "
+            f"{'is parallel text' if corpus.is_parallel else f'has a vocabulary of kind {corpus.tokenizer.kind.name}'}"
+        )
     tokens, counted = (_tokens_of(corpus), True) if corpus else (_estimated_tokens(sources), False)
     vocabulary = corpus.tokenizer.size if corpus else suggested_vocabulary(tokens)
     machine = find_machine("auto")
     tell("measuring how fast each model size trains here")
     with tempfile.TemporaryDirectory(prefix="firth-plan-") as place:
         text = plain_corpus(Path(place) / "corpus", plain_tokenizer(vocabulary), _SPEED_TOKENS)
+        free = free_memory(machine.device)
         sizes: list[Size] = []
         for model in CANDIDATES:
-            sizes.append(_size(model, text, machine, minutes, tokens))
+            recipe = _recipe(model, text)
+            need = _memory(recipe, machine)
+            if sizes and free is not None and need.total > free:
+                break  # larger ones do not fit either
+            sizes.append(_size(model, recipe, machine, need, minutes, tokens))
             if sizes[-1].tokens_per_weight < TOKENS_PER_WEIGHT:
                 break
-    free = free_memory(machine.device)
     chosen = choose_size(sizes, free)
     return Suggestion(
         source=", ".join(map(str, sources)),
@@ -141,23 +150,20 @@ def recorded_loss(tokens: float) -> tuple[float, float, float] | None:
     return points[-1] if points else None
 
 
-def text_tokens(sources: Sequence[str | Path]) -> float:
-    """Count the tokens of a corpus folder, or estimate those of a text. InputError or ConfigError if it is missing."""
+def text_tokens(sources: Sequence[str | Path]) -> tuple[float, int | None]:
+    """Count the tokens of a corpus folder, whose vocabulary size is returned too, or estimate those of a text.
+
+    InputError or ConfigError if it is missing.
+    """
     corpus = _corpus(sources)
-    return _tokens_of(corpus) if corpus else _estimated_tokens(sources)
+    return (_tokens_of(corpus), corpus.tokenizer.size) if corpus else (_estimated_tokens(sources), None)
 
 
 def _corpus(sources: Sequence[str | Path]) -> Corpus | None:
     """The corpus folder that the sources name; None if they are text."""
     if len(sources) != 1 or not (place_of(sources[0]) / "manifest.json").is_file():
         return None
-    corpus = Corpus(sources[0])
-    if corpus.is_parallel or corpus.tokenizer.kind is not WORDPIECE:
-        raise ConfigError(
-            f"{sources[0]}: plans are for BERT, which masks WordPiece tokens; this corpus "
-            f"{'is parallel text' if corpus.is_parallel else f'has a vocabulary of kind {corpus.tokenizer.kind.name}'}"
-        )
-    return corpus
+    return Corpus(sources[0])
 
 
 def _tokens_of(corpus: Corpus) -> float:
@@ -192,15 +198,22 @@ def _recipe(model: str, corpus: Path) -> Pretrain:
     return resolve(plain, {"model": model, "data.corpus": str(corpus), "data.workers": 0}, f"recipe {RECIPE}")
 
 
-def _size(model: str, corpus: Path, machine: Machine, minutes: float, text_tokens: float) -> Size:
-    recipe = _recipe(model, corpus)
-    processes = 1 if machine.device.type != "cpu" else torch.get_num_threads()
+def _processes(machine: Machine) -> int:
+    return 1 if machine.device.type != "cpu" else torch.get_num_threads()
+
+
+def _memory(recipe: Pretrain, machine: Machine) -> Memory:
+    processes = _processes(machine)
+    return memory_of(for_processes(recipe, processes), machine, processes)
+
+
+def _size(model: str, recipe: Pretrain, machine: Machine, need: Memory, minutes: float, text_tokens: float) -> Size:
+    processes = _processes(machine)
     shared = for_processes(recipe, processes)
-    need: Memory = memory_of(shared, machine, processes)
     # One process with its part of a step: all together do a multiple of that, less the cost of sharing.
     slots = shared.train.slots
     one = dataclasses.replace(shared, train=dataclasses.replace(shared.train, micro_batches=1))
-    pace = measure_pace(one, corpus, World(), n_threads=0 if processes == 1 else 1, seconds=_SPEED_S)
+    pace = measure_pace(one, Path(one.data.corpus), World(), n_threads=0 if processes == 1 else 1, seconds=_SPEED_S)
     gain = 1.0 if processes == 1 else _SHARED * slots
     tokens_per_s = gain * pace.step_tokens / pace.step_s
     tokens = min(60 * minutes * tokens_per_s, MOST_EPOCHS * text_tokens)

@@ -16,6 +16,7 @@ import torch
 
 from firth.bench.measure import in_turn, matrix_products
 from firth.costs import block_weights
+from firth.data.config import SHORTEST
 from firth.errors import ConfigError
 from firth.machine import Machine, find_machine, free_memory
 from firth.packed import Encoder
@@ -25,7 +26,7 @@ from firth.systems import SIZES
 from firth.training.sharding import exchanged_bytes
 
 # Devlin et al. 2018, App. A.2: 256 sequences of 128 tokens per step, and a vocabulary of 30,522.
-STEP_TOKENS, _VOCAB_SIZE = 32_768, 30_522
+STEP_TOKENS, VOCAB_SIZE, _POSITIONS = 32_768, 30_522, 512
 MOST_DEVICES = 1024
 # Far beyond any run: more is a slip of the keyboard.
 _MOST_TOKENS = 1e18
@@ -71,7 +72,8 @@ class Device:
     """A device. ``flops``: peak FLOP/s of dense matrix products in half precision. ``bandwidth``: of memory, bytes/s.
 
     ``memory`` in bytes. ``link``: bytes/s to the other devices of its node, each way; ``network``: bytes/s of the whole
-    node, shared by ``per_node`` devices. ``software``: the implementation assumed to run on it.
+    node, shared by ``per_node`` devices. ``software``: the implementation assumed to run on it. ``shares_memory``:
+    ``memory`` is the node's, whose devices (CPU cores) have one copy of the weights.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Device:
     link: float
     network: float
     software: Software = NVIDIA_2021
+    shares_memory: bool = False
 
 
 def _device(name: str, tflops: float, tb_s: float, gb: float, per_node: int, link_gb_s: float, gbit_s: float) -> Device:
@@ -106,6 +109,8 @@ DEVICES = {
     )
 }
 HERE = "here"
+# Between GPUs whose links are unknown: PCI Express 4.0, 16 lanes, less its overhead.
+_PCIE_BYTES_S = 25e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +167,7 @@ class RunCost:
     money: float | None
 
 
-def model_shape(model: str, length: int, vocab_size: int = _VOCAB_SIZE) -> Shape:
+def model_shape(model: str, length: int, vocab_size: int = VOCAB_SIZE) -> Shape:
     """Count a model size on sequences of ``length`` tokens. ConfigError for a name that is not a Transformer size."""
     system = SIZES[model][0] if model in SIZES else ""
     if system not in _SYSTEMS:
@@ -170,9 +175,10 @@ def model_shape(model: str, length: int, vocab_size: int = _VOCAB_SIZE) -> Shape
         near = difflib.get_close_matches(model, names, 1)
         hint = f"did you mean {near[0]}?" if near else "give one of " + ", ".join(names)
         raise ConfigError(f"--model={model}: costs are counted for sizes of BERT and GPT: {hint}")
-    recipe = read_recipe(
-        {"model": model, "data": {"corpus": "", "length": length}}, (), "firth plan", vocab_size=vocab_size
-    )
+    # A model has as many positions as its sequences need: their number costs nothing.
+    longer = {"encoder": {"max_positions": length}} if length > _POSITIONS else {}
+    plain = {"model": model, "data": {"corpus": "", "length": length}, **longer}
+    recipe = read_recipe(plain, (), "firth plan", vocab_size=vocab_size)
     config: Any = recipe.encoder
     share = _MASKED_SHARE if recipe.row.predict == "masked" else 1.0
     module = outline(recipe)
@@ -244,6 +250,7 @@ def run_costs(
     tokens: float,
     length: int = 128,
     step_tokens: int = STEP_TOKENS,
+    vocab_size: int = VOCAB_SIZE,
     price: float | None = None,
 ) -> list[RunCost]:
     """The cost of reading ``tokens`` on each number of devices. ``price``: per device and hour.
@@ -255,9 +262,11 @@ def run_costs(
         raise ConfigError(f"--tokens={tokens:g}: expected more than 0 and at most {_MOST_TOKENS:g}")
     if price is not None and not (price >= 0 and math.isfinite(price)):
         raise ConfigError(f"--price-per-hour={price:g}: expected 0 or more")
-    if length < 1 or step_tokens < length:
+    if length < SHORTEST:
+        raise ConfigError(f"--sequence-length={length}: expected at least {SHORTEST}")
+    if step_tokens < length:
         raise ConfigError(f"--step-tokens={step_tokens}: expected at least a sequence of --sequence-length={length}")
-    shape = model_shape(model, length)
+    shape = model_shape(model, length, vocab_size)
     return [_run_cost(shape, device, n, tokens, length, step_tokens, price) for n in counts]
 
 
@@ -273,17 +282,18 @@ def _run_cost(
             f"for each device: give --step-tokens {n * length} or more"
         )
     each = math.ceil(sequences / n)
-    for sharded, recompute in ((False, False), (True, False), (True, True)):
-        if sharded and n == 1:
-            continue
-        rows = _fitting(shape, device, n if sharded else 1, each, length, recompute)
+    ways = [(False, False), (True, False), (True, True)]
+    if n == 1 or device.shares_memory:  # nothing to divide
+        ways = [(False, False), (False, True)]
+    for sharded, recompute in ways:
+        rows = _fitting(shape, device, n, each, length, sharded=sharded, recompute=recompute)
         if rows:
             break
     else:
-        raise ConfigError(
-            f"--devices={n}: a sequence of {length} tokens does not fit into {device.memory / 1e9:.0f} GB a device, "
-            "even with full sharding and recomputation: give more devices"
-        )
+        message = f"--devices={n}: a sequence of {length} tokens does not fit into {device.memory / 1e9:.0f} GB a "
+        if device.shares_memory:
+            raise ConfigError(f"{message}node, even with recomputation: give fewer devices, or a smaller model")
+        raise ConfigError(f"{message}device, even with full sharding and recomputation: give more devices")
     micro_batches = math.ceil(each / rows)
     rows = math.ceil(each / micro_batches)
     step = step_cost(
@@ -300,18 +310,19 @@ def _run_cost(
         step=step,
         tokens_per_s=tokens_per_s,
         share=tokens_per_s * shape.flops / (n * device.flops),
-        memory=_memory(shape, rows * length, n if sharded else 1, recompute),
+        memory=_memory(shape, device, n, rows * length, sharded=sharded, recompute=recompute),
         checkpoint=float(_CHECKPOINT_BYTES * shape.parameters),
         hours=hours,
         money=None if price is None else hours * n * price,
     )
 
 
-def _fitting(shape: Shape, device: Device, shares: int, most: int, length: int, recompute: bool) -> int:
+def _fitting(shape: Shape, device: Device, n: int, most: int, length: int, *, sharded: bool, recompute: bool) -> int:
     """The largest number of sequences per micro-batch that fits, at most ``most``; 0 if not even one does."""
 
     def fits(rows: int) -> bool:
-        return _memory(shape, rows * length, shares, recompute) <= _USABLE * device.memory
+        need = _memory(shape, device, n, rows * length, sharded=sharded, recompute=recompute)
+        return need <= _USABLE * device.memory
 
     if fits(most):
         return most
@@ -322,18 +333,20 @@ def _fitting(shape: Shape, device: Device, shares: int, most: int, length: int, 
     return low
 
 
-def _memory(shape: Shape, batch_tokens: int, shares: int, recompute: bool) -> float:
+def _memory(shape: Shape, device: Device, n: int, batch_tokens: int, *, sharded: bool, recompute: bool) -> float:
+    """Bytes on a device, or on a node whose devices share its memory."""
     train = replace(shape.recipe.train, batch_tokens=batch_tokens, recompute=recompute)
     half = Machine(torch.device("cpu"), torch.bfloat16, "")
-    return memory_of(replace(shape.recipe, train=train), half, 1, shares=shares).total
+    processes = min(n, device.per_node) if device.shares_memory else 1
+    return memory_of(replace(shape.recipe, train=train), half, processes, shares=n if sharded else 1).total
 
 
 def this_machine(tell: Callable[[str], None]) -> Device:
     """Measure this machine's GPU, or one of its CPU cores while all are busy."""
     machine = find_machine("auto")
     tell("measuring matrix products and memory bandwidth")
-    kind = str(machine.device)
-    n = torch.get_num_threads() if machine.device.type == "cpu" else 1
+    kind, on_cpu = str(machine.device), machine.device.type == "cpu"
+    n = torch.get_num_threads() if on_cpu else 1
     numbers = torch.ones(1 << 25, device=machine.device)
     sums = torch.empty_like(numbers)
     products = matrix_products(kind)
@@ -347,9 +360,9 @@ def this_machine(tell: Callable[[str], None]) -> Device:
     flops = max(work.flops / spreads[name].median for name, work in products.items())
     name = f"{HERE}: {machine.path}" if n == 1 else f"{HERE}: one of {n} cores"
     return Device(
-        name=name, flops=flops / n, bandwidth=bandwidth / n, memory=(free_memory(machine.device) or 1e12) / n,
-        per_node=n, link=bandwidth / n / 2, network=10e9 / 8,
-        software=OURS if machine.device.type == "cpu" else NVIDIA_2021,
+        name=name, flops=flops / n, bandwidth=bandwidth / n, memory=free_memory(machine.device) or 1e12,
+        per_node=n if on_cpu else torch.cuda.device_count(), link=bandwidth / n / 2 if on_cpu else _PCIE_BYTES_S,
+        network=10e9 / 8, software=OURS if on_cpu else NVIDIA_2021, shares_memory=on_cpu,
     )  # fmt: skip
 
 

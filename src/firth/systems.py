@@ -117,6 +117,11 @@ class System:
         """Return a tokenizer in the form that the system uses; TokenizerError for one that it cannot use."""
         return opened(tokenizer) if self.characters else tokenizer
 
+    def saves_by_recomputing(self, config: Any) -> bool:
+        """Whether less memory is needed if blocks are recomputed in the backward pass."""
+        kept, less = self.activation_bytes(config, 4)
+        return bool(less < kept)
+
     def reads_letters(self, config: Any, head: Any = None) -> bool:
         """Whether the encoder, or the head above it, reads unknown words by their characters.
 

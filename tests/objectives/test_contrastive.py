@@ -1,5 +1,6 @@
 """Contrastive learning on crops: the loss against plain PyTorch, the crops, and embeddings of a trained model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from firth.cli import main
 from firth.data.batch import Batch, Target
 from firth.data.instances import plan_crops
 from firth.errors import ConfigError
+from firth.folder import read_model
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
 from firth.objectives.config import MaskedLMConfig
@@ -21,6 +23,12 @@ from firth.packed import Rows, Tokens
 from firth.pretraining.recipe import read_recipe
 
 SIZES = BertConfig(vocab_size=29, width=8, n_layers=2, n_heads=2, feed_forward_width=16, max_positions=16)
+
+
+def small_flags(settings: Sequence[str]) -> list[str]:
+    return [text for setting in settings for text in ("--set", setting)]
+
+
 CONFIG = MaskedLMConfig(next_sentence=False, contrastive=True, temperature=0.2)
 
 
@@ -72,8 +80,7 @@ def test_a_model_continues_with_crops_and_embeds_by_them(
 ) -> None:
     flags = ["--model", tiny_run, "--corpus", tiny_corpus, "--out", tmp_path / "c", "--objective", "contrastive"]
     small = ("train.batch_tokens=256", "data.length=32", "train.precision=float32", "train.eval_every=2")
-    settings = [text for setting in small for text in ("--set", setting)]
-    assert main(["pretrain", *map(str, flags), "--steps", "4", *settings]) == 0
+    assert main(["pretrain", *map(str, flags), "--steps", "4", *small_flags(small)]) == 0
     capsys.readouterr()
     model = firth.load(tmp_path / "c")
     assert isinstance(model, firth.Model) and isinstance(model.loaded.objective, MaskedLM)
@@ -82,6 +89,23 @@ def test_a_model_continues_with_crops_and_embeds_by_them(
     # The sentence-transformers export normalises too.
     assert main(["convert", str(tmp_path / "c"), "--as", "st", "--out", str(tmp_path / "st")]) == 0
     assert "Normalize" in (tmp_path / "st" / "modules.json").read_text("utf-8")
+
+
+def test_a_head_that_was_never_trained_is_not_asked(
+    tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "c"
+    flags = ["--model", "bert-tiny", "--corpus", tiny_corpus, "--out", run, "--objective", "contrastive", "--steps", 2]
+    small = ("train.batch_tokens=256", "data.length=32", "train.precision=float32", "train.eval_every=1")
+    assert main(["pretrain", *map(str, flags), *small_flags(small)]) == 0
+    assert read_model(run).untrained == ("mlm",)
+    capsys.readouterr()
+    assert main(["fill-mask", str(run), "a [MASK] b"]) == 2
+    assert "masked" in capsys.readouterr().err
+    # A further stage leaves the head as it is.
+    flags = ["--model", run, "--corpus", tiny_corpus, "--out", tmp_path / "d", *flags[6:]]
+    assert main(["pretrain", *map(str, flags), *small_flags(small)]) == 0
+    assert read_model(tmp_path / "d").untrained == ("mlm",)
 
 
 def test_options_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """CoVe: from word vectors and parallel text to translations and features, and with other vocabularies."""
 
+import errno
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import nn
 from firth.config import read_json
 from firth.corpus.prepare import prepare
 from firth.corpus.vocab import build_vocab
-from firth.errors import ConfigError
+from firth.errors import ConfigError, SaveError
 from firth.export.convert import convert
 from firth.folder import read_model
 from firth.formats.table import open_model
@@ -261,6 +263,19 @@ def test_the_released_file_reads_words_between_blanks(folder: Path, tmp_path: Pa
     convert(folder / "run", tmp_path / "ours", vectors=file)
     ours = open_model(tmp_path / "ours").tokenizer
     assert [ours.pieces[i] for i in ours.encode("red.").ids] == ["red", "."]
+
+
+def test_a_full_disk_is_that_of_the_new_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = list[Any]()
+
+    def full(**options: Any) -> Any:
+        places.append(options["dir"])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(SaveError, match=f"{tmp_path / 'new' / 'cove'} could not be written: the disk is full"):
+        convert(folder / "run", tmp_path / "new" / "cove", vectors=folder / "vectors.txt")
+    assert places == [tmp_path / "new"]
 
 
 def test_vectors_are_not_for_a_model_with_its_own(folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from firth.training.collectives import World, join_world, sum_over_ranks
+from firth.errors import ConfigError
+from firth.training.collectives import RANKS_HERE, World, join_world, ranks_here, sum_over_ranks
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,8 @@ def test_each_process_has_a_gpu_of_its_own_or_all_exchange_through_the_host(
 ) -> None:
     joined: list[Any] = []
     chosen: list[int] = []
-    for name, value in {"WORLD_SIZE": 2, "RANK": 1, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": local_processes}.items():
+    launched = {"WORLD_SIZE": 2, "RANK": 1, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": local_processes}
+    for name, value in (launched | {"MASTER_ADDR": "here", "MASTER_PORT": 1}).items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
@@ -33,6 +35,15 @@ def test_each_process_has_a_gpu_of_its_own_or_all_exchange_through_the_host(
     assert join_world() == World(1, 2)
     assert joined == [(backend, 1)]
     assert chosen == ([] if card is None else [card])
+
+
+def test_a_size_without_a_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert join_world() == World()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match="WORLD_SIZE=2, but RANK is not set: start the processes with torchrun"):
+        join_world()
 
 
 def test_sums_are_made_where_the_backend_can(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +60,14 @@ def test_sums_are_made_where_the_backend_can(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(dist, "get_backend", lambda backend=backend: backend)
         assert sum_over_ranks({"b": 1.0, "a": 0.5}, World(0, 2)) == {"a": 1.0, "b": 2.0}
         assert len(moved) == n_moved
+
+
+def test_processes_that_share_a_machine_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOCAL_WORLD_SIZE", RANKS_HERE):
+        monkeypatch.delenv(name, raising=False)
+    assert ranks_here() == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert ranks_here() == 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")  # one GPU each, as Ray shows them
+    monkeypatch.setenv(RANKS_HERE, "8")
+    assert ranks_here() == 8

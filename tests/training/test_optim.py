@@ -275,9 +275,10 @@ def test_orthogonalized_matrices_keep_their_directions_and_lose_their_scale() ->
 
 def test_muon_updates_matrices_of_blocks_and_leaves_the_rest_to_adamw() -> None:
     ours, plain = blocks(), blocks()
-    options = CONFIG | {"learning_rate": 0.01}
-    for module, kind in ((ours, "muon"), (plain, "adamw")):
-        optimizer = make_optimizer(module, OptimConfig(kind=kind, matrix_scale=2.0, **options))
+    muon = OptimConfig(kind="muon", matrix_scale=2.0, **CONFIG | {"learning_rate": 0.01})
+    adamw = OptimConfig(kind="adamw", **CONFIG | {"learning_rate": 0.01})
+    for module, config in ((ours, muon), (plain, adamw)):
+        optimizer = make_optimizer(module, config)
         for seed in (1, 2):
             some_gradients(module, seed)
             for group in optimizer.param_groups:

@@ -1,6 +1,7 @@
 """The published learning-rate schedules, computed by hand."""
 
 import math
+from typing import Literal
 
 import pytest
 
@@ -92,3 +93,9 @@ def test_the_rate_of_a_run_follows_its_options() -> None:
 def test_every_schedule_stays_between_nothing_and_the_peak(name: str) -> None:
     rates = [SCHEDULES[name](step, 12.5, 100) for step in range(120)]
     assert min(rates) >= 0 and 0.5 < max(rates) <= 1
+
+
+@pytest.mark.parametrize("kind", ["linear", "gpt_linear", "cosine", "constant", "inverse_sqrt", "slanted"])
+def test_a_run_of_one_step_learns(kind: Literal["linear"]) -> None:
+    optim = OptimConfig(learning_rate=3.0, warmup_share=0.002, schedule=kind)
+    assert rate_of(optim, 1)(0) == pytest.approx(3.0)

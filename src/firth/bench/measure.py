@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from firth.machine import has_fast_bfloat16
+from firth.machine import has_bfloat16_units, has_fast_bfloat16
 from firth.progress import Progress
 from firth.workers import cpu_count
 
@@ -130,7 +130,7 @@ def matrix_products(device: str = "cpu") -> dict[str, Work]:
     """The work that measures the peak: products of two large matrices, in each dtype that the hardware supports."""
     on_card = device.startswith("cuda")
     dtypes = [torch.float32]
-    if torch.cuda.is_bf16_supported() if on_card else has_fast_bfloat16():
+    if has_bfloat16_units(torch.device(device)) if on_card else has_fast_bfloat16():
         dtypes.append(torch.bfloat16)
     shape = CARD_PRODUCT if on_card else PRODUCT
     return {f"{MATRIX}{str(dtype).removeprefix('torch.')}": _product(shape, dtype, device) for dtype in dtypes}

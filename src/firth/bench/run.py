@@ -109,7 +109,7 @@ def bench_recipe(model: str, corpus: Path, batch_tokens: int, base: Model | None
         plain["objective"] = to_dict(base.loaded.objective.config)
         # A model is not trained on an objective that it was not pre-trained with.
         if plain["objective"].get("next_sentence") is False:
-            data["instances"] = "documents"
+            data["instances"] = "crops" if plain["objective"]["contrastive"] else "documents"
     plain["train"] = {"batch_tokens": batch_tokens, "micro_batches": _BATCHES_A_STEP}
     return read_recipe(plain, [], "firth bench", vocab_size=Corpus(corpus).tokenizer.size)
 

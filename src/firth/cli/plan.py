@@ -108,11 +108,13 @@ def plan(
         raise UsageError(f"--network-gbits={network_gbits:g}: expected more than 0")
     from firth.plan import text_tokens
     from firth.pretraining.length import check_asked
-    from firth.run_cost import STEP_TOKENS, find_device
+    from firth.run_cost import STEP_TOKENS, VOCAB_SIZE, find_device
 
+    vocabulary = None
     if tokens is None:
         check_asked(None, epochs, None)
-        tokens = (1.0 if epochs is None else epochs) * text_tokens(texts)
+        text, vocabulary = text_tokens(texts)
+        tokens = (1.0 if epochs is None else epochs) * text
     kind = find_device(device, say)
     if per_node is not None:
         kind = replace(kind, per_node=per_node)
@@ -125,6 +127,7 @@ def plan(
         tokens=tokens,
         length=sequence_length or 128,
         step_tokens=step_tokens or STEP_TOKENS,
+        vocab_size=vocabulary or VOCAB_SIZE,
         price=price_per_hour,
         as_json=as_json,
     )
@@ -149,20 +152,30 @@ def _count_cost(
     tokens: float,
     length: int,
     step_tokens: int,
+    vocab_size: int,
     price: float | None,
     as_json: bool,
 ) -> None:
     """Print the cost of a run on each number of devices."""
     from firth.run_cost import run_costs
 
-    found = run_costs(model, device, tuple(devices), tokens=tokens, length=length, step_tokens=step_tokens, price=price)
+    found = run_costs(
+        model,
+        device,
+        tuple(devices),
+        tokens=tokens,
+        length=length,
+        step_tokens=step_tokens,
+        vocab_size=vocab_size,
+        price=price,
+    )
     if as_json:
         print_json({"device": asdict(device), "runs": [asdict(cost) for cost in found]})
         return
     print(f"{model}, {format_count(tokens)} tokens in sequences of {length}, on {_described(device)}")
     for cost in found:
         print(_count(cost.devices, "device"))
-        print_table(_cost_rows(cost))
+        print_table(_cost_rows(cost, device))
     print("estimates: benchmarks/cost_model.py compares them with measured and published runs (docs/benchmarks.md)")
 
 
@@ -173,13 +186,15 @@ def _count(n: int, what: str) -> str:
 def _described(device: "Device") -> str:
     return (
         f"{device.name}: {device.flops / 1e12:.3g} TFLOP/s, {device.bandwidth / 1e9:,.0f} GB/s, "
-        f"{device.memory / 1e9:.0f} GB; {device.per_node} a node, {8 * device.network / 1e9:g} Gbit/s between nodes"
+        f"{device.memory / 1e9:.0f} GB{' for all of a node' if device.shares_memory else ''}; "
+        f"{device.per_node} a node, {8 * device.network / 1e9:g} Gbit/s between nodes"
     )
 
 
-def _cost_rows(cost: "RunCost") -> list[tuple[str, str]]:
+def _cost_rows(cost: "RunCost", device: "Device") -> list[tuple[str, str]]:
     step = cost.step
-    divided = "divided among all (full sharding)" if cost.sharding == "full" else "whole on each device"
+    where = "node" if device.shares_memory else "device"
+    divided = "divided among all (full sharding)" if cost.sharding == "full" else f"whole on each {where}"
     sent = f"each sends {step.exchanged / 1e9:.2f} GB a step" if cost.devices > 1 else "none"
     rows = [
         ("time", f"{format_duration(3600 * cost.hours)}, {cost.hours * cost.devices:,.1f} device-hours"),
@@ -193,7 +208,7 @@ def _cost_rows(cost: "RunCost") -> list[tuple[str, str]]:
         ("communication", sent),
         (
             "memory",
-            f"about {cost.memory / 1e9:.1f} GB a device; weights, gradients and optimizer state {divided}"
+            f"about {cost.memory / 1e9:.1f} GB a {where}; weights, gradients and optimizer state {divided}"
             f"{'; blocks are recomputed' if cost.recompute else ''}",
         ),
         ("checkpoint", f"{cost.checkpoint / 1e9:.2f} GB"),

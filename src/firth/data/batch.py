@@ -27,15 +27,17 @@ class Batch:
 
     ``targets`` by term (``mlm``, ``nsp``, ``lm``, ``label``, ``translation``). ``place``: its position in the data,
     ``phase:epoch:group:batch``, enough to rebuild it. ``starts_stream``: reset recurrent
-    state before it. ``rows_per_example``: number of sequences of each example (always on the host),
-    None for one each. ``second``: the target side of translations, parallel to ``tokens``; its targets index
-    its own tokens. ``rate_scale``: learning rate scale of its step, the same in all micro-batches of the step.
+    state before it. ``ends_stream``: no batch continues from its state. ``rows_per_example``: number of sequences of
+    each example (always on the host), None for one each. ``second``: the target side of translations, parallel to
+    ``tokens``; its targets index its own tokens. ``rate_scale``: learning rate scale of its step, the same in all
+    micro-batches of the step.
     """
 
     tokens: Tokens
     targets: dict[str, Target]
     place: str = ""
     starts_stream: bool = False
+    ends_stream: bool = False
     rows_per_example: Int[Tensor, " E"] | None = None
     second: Tokens | None = None
     rate_scale: float = 1.0

@@ -13,6 +13,10 @@ CACHE_GB = 20.0
 WORKERS = Bounds("0 to 256", lambda x: 0 <= x <= 256)
 
 
+# The shortest maximum length of sequences.
+SHORTEST = 8
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskingConfig:
     """Which tokens are predicted, and what replaces them in the input."""
@@ -79,9 +83,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self, "data")
-        if self.length < 8 or (self.long_length and self.long_length < self.length):
+        if self.length < SHORTEST or (self.long_length and self.long_length < self.length):
             raise ConfigError(
-                f"data.length={self.length}, long_length={self.long_length}: expected at least 8, and "
+                f"data.length={self.length}, long_length={self.long_length}: expected at least {SHORTEST}, and "
                 "long_length no less than length"
             )
         if self.varied_windows and self.instances != "streams":

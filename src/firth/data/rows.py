@@ -165,7 +165,7 @@ class CopyBatches:
         rows = pack_rows(self.shard.ids, self.instances, self.cuts[number], self.layout)
         written = np.flatnonzero(rows.segments)
         targets = {"lm": _target(written - 1, rows.ids[written])}
-        return Batch(_tokens(rows, rows.ids, self.layout), targets, starts_stream=True)
+        return Batch(_tokens(rows, rows.ids, self.layout), targets, starts_stream=True, ends_stream=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,9 @@ def write_probe_report(folder: Path, models: Sequence[Probes]) -> None:
         for found in one["differences"]:
             low, high = found["interval"]
             report.text(
-                f"The best layer of {found['task']} is {found['mean']:+.1f} layers from that of {found['against']} "
-                f"(95 % interval {low:+.0f} to {high:+.0f})."
+                f"Over the samples of the bootstrap, the best layer of {found['task']} is on average "
+                f"{found['mean']:+.1f} layers from that of {found['against']} (95 % interval {low:+.0f} to "
+                f"{high:+.0f})."
             )
     report.write(folder / "report.html")
 

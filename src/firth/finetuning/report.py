@@ -8,13 +8,12 @@ from firth.explain.markup import Mark, token_row
 from firth.finetuning.recipe import Finetune
 from firth.finetuning.results import run_name, seed_name
 from firth.page import Report, TableCell
+from firth.tasks.breakdown import MOST_LABELS
 from firth.training.log import read_log
 
 # Share of the largest weight from which on a word is shown as speaking against the label; opacity of the largest.
 _AGAINST = 0.2
 _STRONGEST = 0.7
-# Most columns of a confusion matrix that fit a page.
-MOST_COLUMNS = 30
 
 
 def write_finetune_report(out: Path, recipe: Finetune, results: dict[str, Any]) -> Path:
@@ -85,11 +84,11 @@ def add_breakdown(report: Report, found: dict[str, Any]) -> None:
             ],
         )
     labels = found["confusion_labels"]
-    if 1 < len(labels) <= MOST_COLUMNS:
+    if 1 < len(labels) <= MOST_LABELS:
         report.text("Confusion matrix: gold labels in rows, predictions in columns.")
         report.table(["gold", *labels], [[label, *row] for label, row in zip(labels, found["confusion"], strict=True)])
     elif labels:
-        report.text(f"The confusion matrix of {len(labels):,} labels is in results.json.")
+        report.text(f"Which of the {len(labels):,} labels are predicted as which others is in results.json.")
 
 
 def add_mistakes(report: Report, found: dict[str, Any]) -> None:
@@ -141,7 +140,7 @@ def _curves(report: Report, out: Path, results: dict[str, Any]) -> None:
         dev = [e for e in events if e["event"] == "dev"]
         losses[name] = ([e["step"] for e in train], [e["loss"] for e in train])
         scores[name] = ([e["step"] for e in dev], [e[results["metric"]] for e in dev])
-    report.lines_plot("Training loss", losses, "step", "loss per prediction, nats")
+    report.lines_plot("Training loss", losses, "step", "loss per prediction")
     report.lines_plot(f"Held out: {results['metric']}", scores, "step", results["metric"])
 
 

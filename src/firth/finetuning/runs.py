@@ -29,11 +29,10 @@ from firth.finetuning.report import write_finetune_report
 from firth.finetuning.resolve import Resolved, resolve
 from firth.finetuning.results import AVERAGE, RESULTS, best_of, collapsed, results_of, run_name
 from firth.finetuning.several import count_processes, for_processes
-from firth.finetuning.train import HELD_OUT, RESULT, Run, rewrite_model, split_of, tune
-from firth.folder import WEIGHTS, Loaded, read_model
-from firth.inference.answering import answer_records
+from firth.finetuning.train import HELD_OUT, RESULT, Run, decide_and_score, rewrite_model, split_of, tune
+from firth.folder import WEIGHTS, read_model
 from firth.inference.outputs import row_outputs
-from firth.inference.score import EncodedSplit, score_split
+from firth.inference.score import EncodedSplit
 from firth.machine import deterministic, find_machine, reuse_memory, sizes_only
 from firth.manifest import file_sha256
 from firth.memory import Memory, check_memory, estimate_memory
@@ -89,7 +88,7 @@ class Runs:
         learning = [model for model, still in zip(models, frozen, strict=True) if not still]
         train = self.recipe.train
         if learning:  # one process at least must fit, before anything is built
-            check_memory(self._memory(learning[0], 1), self.machine, train.batch_tokens, recompute=train.recompute)
+            check_memory(self._memory(learning[0], 1), self.machine, train.batch_tokens, recompute=self._may_save())
         encoder = self.base.encoder(train.seed, None)
         fitting = list[int]()
         for recipe, model, still in zip(recipes, models, frozen, strict=True):
@@ -107,12 +106,16 @@ class Runs:
         if learning:
             most = max((self._memory(model, self.processes) for model in learning), key=lambda need: need.total)
             train = self.recipe.train
-            self.tell(check_memory(most, self.machine, train.batch_tokens, recompute=train.recompute))
+            self.tell(check_memory(most, self.machine, train.batch_tokens, recompute=self._may_save()))
 
     def _outline(self, recipe: Finetune) -> TaskModel:
         """The model of these settings without weights, to measure its size."""
         with sizes_only():
             return recipe.row.model(SYSTEMS[self.base.system_name].encoder(self.base.config), recipe.head)
+
+    def _may_save(self) -> bool:
+        """Whether recomputing blocks would need less memory than these settings."""
+        return not self.recipe.train.recompute and SYSTEMS[self.base.system_name].saves_by_recomputing(self.base.config)
 
     def _memory(self, model: TaskModel, processes: int) -> Memory:
         """Estimate the memory of all processes while ``model`` trains."""
@@ -323,7 +326,8 @@ class Runs:
         options, calibration = calibrate(recipe.kind, model.config, held, outputs)
         if options != model.config:
             rewrite_model(folder / "model", loaded, options=options)
-        of_held = score_split(recipe.task, held, outputs, options)
+        answers, of_held = decide_and_score(recipe.task, held, outputs, options)
+        decided = {"held out": answers}
         scores: dict[str, Any] = {
             "calibration": calibration,
             "dev": {},
@@ -332,21 +336,17 @@ class Runs:
         }
         for name in self.labelled.dev:
             outputs = row_outputs(model, rows[name].examples, budget_tokens=recipe.train.batch_tokens)
-            scored = score_split(recipe.task, rows[name], outputs, options)
+            decided[name], scored = decide_and_score(recipe.task, rows[name], outputs, options)
             scores["dev"][name], scores["breakdown"][name] = scored.scores, scored.breakdown.to_dict()
         if recipe.kind == "classify":
             split = next(iter(self.labelled.dev), "held out")
             try:
-                scores["mistakes"] = {"split": split, "examples": self._mistakes(loaded, rows[split])}
+                found = find_mistakes(loaded, rows[split].records, decided[split])
+                scores["mistakes"] = {"split": split, "examples": [mistake.to_dict() for mistake in found]}
             except FirthError as error:
                 self.tell(f"no mistakes are explained: {error}")
         write_json(done, scores)
         return run | scores
-
-    def _mistakes(self, loaded: Loaded, split: EncodedSplit) -> list[dict[str, Any]]:
-        """The most confident mistakes of a classifier, as plain data."""
-        answers, _ = answer_records(loaded, split.records)
-        return [found.to_dict() for found in find_mistakes(loaded, split.records, answers)]
 
     def _candidates(self, number: int, runs: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """The runs of a setting; or a single one whose model is the mean of theirs, without those that collapsed.

@@ -1,5 +1,6 @@
 """Build from a recipe what trains: the loader, the objective with its initial weights, and the trainer."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,11 +9,13 @@ from typing import Any
 
 import torch
 
+from firth.baseline.folder import ABOUT
+from firth.config import read_json
 from firth.data.batch import Batch, Objective
 from firth.data.config import DataConfig, MaskingConfig
 from firth.data.loader import Loader
 from firth.data.shards import Corpus, Split
-from firth.errors import ConfigError
+from firth.errors import ConfigError, InputError
 from firth.folder import PRETRAINING, read_weights, tensor_names, write_model
 from firth.formats.table import open_model
 from firth.machine import Machine, free_memory
@@ -27,7 +30,7 @@ from firth.pretraining.vocabulary_transfer import has_other_words, makes_same_wo
 from firth.systems import has_weights
 from firth.tasks.config import EmbeddingConfig
 from firth.text.tokenizer import Tokenizer
-from firth.training.checkpoint import has_begun
+from firth.training.checkpoint import has_begun, list_checkpoints
 from firth.training.collectives import World
 from firth.training.layer_rates import layer_scales
 from firth.training.log import summary_writer
@@ -148,12 +151,14 @@ def assemble(
         shares = world.size if world.sharded else 1
         n = 1 if world.group is None else world.size
         need = memory_of(dataclasses.replace(recipe, train=config), machine, n, shares=shares)
-        tell(check_memory(need, machine, config.batch_tokens, recompute=config.recompute))
+        may_save = not config.recompute and recipe.row.saves_by_recomputing(recipe.encoder)
+        tell(check_memory(need, machine, config.batch_tokens, recompute=may_save))
     loader = make_loader(recipe, corpus)
     _tell_left_out(loader, "training", tell)
     objective = make_objective(recipe)
     if not measured and not has_begun(run):
         _first_weights(objective, recipe, corpus, world, tell)
+    untrained = _never_trained(recipe, run)
     dev = None
     if any(info.tokens for info in corpus.shards("dev")):
         held_out = make_dev_loader(recipe, corpus)
@@ -174,6 +179,7 @@ def assemble(
             objective,
             corpus.tokenizer,
             origin | facts,
+            untrained=untrained,
             embedding=embedding,
             weights=weights,
         )
@@ -242,6 +248,19 @@ def _first_weights(
         initialize(objective, corpus, recipe.init, tell)
     if isinstance(objective.encoder, MtLstm):
         _begin_words(objective.encoder, recipe, corpus.tokenizer, tell)
+
+
+def _never_trained(recipe: Pretrain, run: Path) -> tuple[str, ...]:
+    """Parts that stay at their random initialisation: contrastive learning does not train the masked-LM head."""
+    if recipe.data.instances != "crops":
+        return ()
+    if not has_weights(recipe.model):
+        return ("mlm",)
+    # The model that a resumed run started from may be gone.
+    for folder in (*(path for _, path in reversed(list_checkpoints(run / "checkpoints"))), run / "model"):
+        with contextlib.suppress(InputError, KeyError):
+            return tuple(read_json(folder / ABOUT)["untrained"])
+    return open_model(recipe.model).untrained
 
 
 def _tell_left_out(loader: Loader, what: str, tell: Callable[[str], None]) -> None:

@@ -26,7 +26,9 @@ class InitConfig:
         "random", "sinusoids: positions start as sinusoids, in dimensions that token embeddings leave to them"
     )
     neighbour_heads: tuple[int, ...] = option(
-        (), "offsets: heads of the first layer that start by attending to the token at that offset, e.g. [-1, 1]"
+        (),
+        "offsets: heads of the first layer that start by attending to the token at that offset, e.g. [-1, 1]; as many "
+        "of them as the layer has heads",
     )
     neighbour_gain: float = option(1.0, "scale of their queries and keys: higher is sharper", DEVIATION)
     trained_positions: int = option(

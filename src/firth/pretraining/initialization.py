@@ -154,17 +154,15 @@ def _set_positions(encoder: Encoder, n_dimensions: int, deviation: float) -> Non
 
 
 def _set_neighbour_heads(encoder: Encoder, offsets: tuple[int, ...], gain: float) -> None:
-    """Head h starts with queries that match the key at position p + ``offsets[h]`` best.
+    """Head h starts with queries that match the key at position p + ``offsets[h]`` best, while there are heads.
 
     Keys read the sinusoids of their position, queries the same rotated by the angles of the offset: their product is
     Σ cos(ω (p + offset - p')), which is highest at p' = p + offset.
     """
     attention, width = _reader(encoder)[1], _head_width(encoder)
-    if len(offsets) > attention.n_heads:
-        raise ConfigError(f"init.neighbour_heads={list(offsets)}: a layer has {attention.n_heads} heads")
     queries, keys, _ = attention.query_key_value.weight.chunk(3)
     even = torch.arange(0, 2 * (width // 2), 2)
-    for head, offset in enumerate(offsets):
+    for head, offset in enumerate(offsets[: attention.n_heads]):
         angles = torch.from_numpy(_frequencies(width) * offset).to(queries.dtype)
         cosine, sine = angles.cos() * gain, angles.sin() * gain
         query, key = (part[head * width : (head + 1) * width] for part in (queries, keys))

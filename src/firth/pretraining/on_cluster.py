@@ -27,6 +27,7 @@ from firth.pretraining.recipe import Pretrain, read_resolved_recipe
 from firth.pretraining.run import RECIPE, Outcome, recipe_of, run_recipe
 from firth.pretraining.several import Processes, Sharding, for_processes, most_slots
 from firth.progress import say
+from firth.training.collectives import RANKS_HERE
 
 # The leading rank's messages, which the nodes and the process that started them share through the run's folder.
 LOG = "cluster.log"
@@ -209,7 +210,7 @@ def _start_ranks(message: dict[str, str], run: Path, group: Any, nodes: list[str
         seen[node] += 1
         facts = {"RANK": rank, "WORLD_SIZE": len(nodes), "LOCAL_RANK": local[0], "LOCAL_WORLD_SIZE": local[1]}
         environment = {name: str(value) for name, value in facts.items()}
-        environment |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+        environment |= {"MASTER_ADDR": host, "MASTER_PORT": str(port), RANKS_HERE: str(here[node])}
         function = f"{__name__}:train_rank"
         call = Call(function=function, arguments=message, folder=run, gpus=int(gpu), environment=environment)
         ranks.append(start(call, **bundle(rank)))

@@ -53,6 +53,8 @@ class Pretrain:
             raise ConfigError("encoder.n_segments=1: data.instances='pairs' needs two, one for each text")
         if self.vectors and not hasattr(self.encoder, "fixed_words"):
             raise ConfigError(f"vectors={self.vectors!r}: {self.system} takes no initial word vectors: leave it out")
+        if self.optim.kind == "muon" and self.data.instances == "translations":
+            raise ConfigError("optim.kind=muon updates the blocks of an encoder, not a decoder's: use adamw")
         if not getattr(self.objective, "decoder", True):
             raise ConfigError("objective.decoder=false: translation needs the decoder: leave it out")
         positions = getattr(self.encoder, "max_positions", None)

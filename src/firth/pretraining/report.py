@@ -15,7 +15,15 @@ from firth.pretraining.recipe import Pretrain
 from firth.training.log import read_log
 
 # Display names of loss terms.
-_TERMS = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model", "contrast": "crops compared"}
+_TERMS = {
+    "mlm": "masked LM",
+    "nsp": "next sentence",
+    "lm": "language model",
+    "forward": "forward language model",
+    "backward": "backward language model",
+    "translation": "translation",
+    "contrast": "crops compared",
+}
 # Per-token losses depend on the vocabulary.
 _OF_PIECES = ("mlm_loss", "lm_loss")
 # Minimum number of tokens of a sentence to show attention for.

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from firth.data.shards import Corpus
 from firth.errors import ConfigError, FirthError, InputError
 from firth.files import check_new, lock, nearest, remove_folder, write_text
 from firth.folder import Loaded, read_model
-from firth.machine import Machine, deterministic, find_machine, reuse_memory
+from firth.machine import Machine, deterministic, find_machine, give_back, reuse_memory
 from firth.pretraining.assembly import LONG_RUN_STEPS, assemble, make_dev_loader, weights_of
 from firth.pretraining.length import Pace, describe_length, is_sized, length_settings, with_steps
 from firth.pretraining.recipe import (
@@ -241,6 +242,9 @@ def run_recipe(
 def sized(recipe: Pretrain, run: Path, world: World, tell: Callable[[str], None], *, n_threads: int = 0) -> Pretrain:
     """Set the number of steps that fit the recipe's minutes or epochs; runs in each process."""
     pace = measure_pace(recipe, run, world, n_threads=n_threads, seconds=_MEASURE_S)
+    # Or what measuring used would count as used by another program.
+    gc.collect()
+    give_back()
     resolved = with_steps(recipe, pace)
     # Each process has measured its own speed: all use the leading one's, or they would evaluate at different steps.
     ours = {name: float(getattr(resolved.train, name)) * world.leads for name in ("steps", "eval_every", "save_every")}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -18,7 +17,7 @@ from firth.memory import Memory, estimate_memory
 from firth.pretraining.length import MOST_EPOCHS
 from firth.pretraining.recipe import Pretrain
 from firth.training.checkpoint import list_checkpoints
-from firth.training.collectives import World, any_rank
+from firth.training.collectives import World, any_rank, ranks_here
 
 Processes = int | Literal["auto"]
 Sharding = Literal["auto", "none", "full"]
@@ -164,7 +163,7 @@ def with_sharding(recipe: Pretrain, world: World, asked: Sharding, tell: Callabl
     machine = find_machine(recipe.train.precision)
     free = free_memory(machine.device)
     if free is not None and machine.device.type == "cpu":
-        free /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        free /= ranks_here()
 
     def lacks(recipe: Pretrain, shares: int) -> str:
         """A message if a process has too little memory; empty if all have enough."""

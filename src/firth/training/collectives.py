@@ -10,8 +10,12 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor
 
+from firth.errors import ConfigError
 from firth.training.processes import Group
 
+# What a launcher sets beside WORLD_SIZE.
+_LAUNCHED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+RANKS_HERE = "FIRTH_RANKS_HERE"
 # Numbers the groups that this process joins, in the same way in all processes.
 _groups = itertools.count()
 
@@ -43,8 +47,13 @@ class World:
 
 def join_world() -> World:
     """Join the processes that torchrun started (gloo, or nccl with GPUs); without torchrun, a single process."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if os.environ.get("WORLD_SIZE", "1") in ("", "1"):
         return World()
+    if absent := [name for name in _LAUNCHED if not os.environ.get(name)]:
+        raise ConfigError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']}, but {absent[0]} is not set: start the processes with torchrun, or "
+            "unset WORLD_SIZE"
+        )
     if not dist.is_initialized():
         # Its functions bind the current process group as a default at import. Imported later (by an optimizer), they
         # keep the group's threads alive past its end, and the process may abort at exit.
@@ -62,6 +71,14 @@ def join_world() -> World:
         named = PrefixStore(f"group {next(_groups)}", store)
         dist.init_process_group("nccl" if cards and enough else "gloo", store=named, rank=rank, world_size=size)
     return World(dist.get_rank(), dist.get_world_size())
+
+
+def ranks_here() -> int:
+    """How many processes of the run share this machine's memory.
+
+    Under Ray each process sees one GPU, as if its machine had no other, so the number has a variable of its own.
+    """
+    return int(os.environ.get(RANKS_HERE) or os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def leave_world() -> None:

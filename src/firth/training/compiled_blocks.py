@@ -35,9 +35,11 @@ def recompute_regions(encoder: Encoder) -> None:
 
 
 def has_compiler(device: torch.device) -> bool:
-    """Whether torch.compile works here: it requires a C++ compiler on the CPU, Triton on a GPU."""
+    """Whether torch.compile works here: it requires a C++ compiler, and Triton on a GPU, which calls one too."""
+    if not any(shutil.which(name) for name in (environ.get("CXX", "g++"), "clang++")):
+        return False
     if device.type == "cpu":
-        return any(shutil.which(name) for name in (environ.get("CXX", "g++"), "clang++"))
+        return True
     from torch.utils._triton import has_triton
 
     return has_triton()

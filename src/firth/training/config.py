@@ -8,6 +8,9 @@ from firth.errors import ConfigError
 
 # All batches of a step are built before it starts. The largest published steps have a few million tokens.
 MOST_STEP_TOKENS = 1 << 26
+# Options that only one kind of optimizer reads. ``accumulated`` is missing: ELMo's settings have it, and a user may
+# choose another kind for ELMo.
+_OF_KIND = {"averaged_after": "sgd", "momentum": "muon", "matrix_scale": "muon"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +54,10 @@ class OptimConfig:
             raise ConfigError(f"optim.decay={self.decay}: adagrad does not support it, set it to 0")
         if not (self.epsilon or self.kind == "sgd" or (self.kind == "adagrad" and self.accumulated)):
             raise ConfigError("optim.epsilon=0: expected more than 0, or weights without a gradient become 0/0")
-        if self.averaged_after and self.kind != "sgd":
-            raise ConfigError(f"optim.averaged_after={self.averaged_after}: requires optim.kind=sgd")
+        for name, kind in _OF_KIND.items():
+            value = getattr(self, name)
+            if self.kind != kind and value != type(self).__dataclass_fields__[name].default:
+                raise ConfigError(f"optim.{name}={value}: requires optim.kind={kind}")
         if self.min_learning_rate and self.plateau_factor == 1.0:
             raise ConfigError(
                 f"optim.min_learning_rate={self.min_learning_rate}: requires optim.plateau_factor below 1; "

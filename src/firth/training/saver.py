@@ -1,7 +1,6 @@
 """Save a run's checkpoints and its best model while training continues, from one process or from many."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Tensor
 from firth.errors import SaveError
 from firth.files import write_folder
 from firth.training.checkpoint import fill_checkpoint, save_checkpoint, save_share, staged_checkpoint
-from firth.training.collectives import World, any_rank, barrier, join_texts, text_of_leader
+from firth.training.collectives import World, any_rank, barrier, join_texts, ranks_here, text_of_leader
 from firth.training.writer import BackgroundWriter, copies, room_for_copies
 
 _Result = TypeVar("_Result")
@@ -107,7 +106,7 @@ class Saver:
         """
         free = self.free()
         if free is not None:
-            free /= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            free /= ranks_here()
         crowded = self._writer is None or not room_for_copies([*weights.values(), *shares.values()], free)
         at_once = any_rank(crowded, self.world)
         if not at_once:

@@ -32,9 +32,10 @@ def gpt_linear(step: int, warmup: float, total: int) -> float:
 def cosine(step: int, warmup: float, total: int) -> float:
     """Linear from 0 over the warm-up, then half a cosine, from 1 at step 0 to 0 at the end.
 
-    Source: Radford et al. 2018, §4.1; openai/finetune-transformer-lm opt.py, warmup_cosine.
+    Source: Radford et al. 2018, §4.1; openai/finetune-transformer-lm opt.py, warmup_cosine. Differs: a warm-up shorter
+    than one update is dropped.
     """
-    if step <= warmup and warmup:
+    if step <= warmup and warmup >= 1:
         return step / warmup
     return (1 + math.cos(math.pi * min(step, total) / total)) / 2
 
@@ -72,7 +73,8 @@ def slanted(step: int, warmup: float, total: int) -> float:
 
 
 def _warming(step: int, warmup: float) -> float:
-    return step / warmup if step <= warmup and warmup else 1.0
+    """The share of the peak; a warm-up shorter than one update is dropped, or the first update would do nothing."""
+    return step / warmup if step <= warmup and warmup >= 1 else 1.0
 
 
 def _line(step: int, total: int) -> float:

@@ -111,6 +111,9 @@ class Trainer:
         if self.config.patience and self.dev is None and self.judge is None:
             raise ConfigError("train.patience requires held-out text, and there is none: hold some out, or set it to 0")
         self.objective.to(self.device)
+        asked = {"train.recompute": self.config.recompute, "train.compile": self.config.compile}
+        if (of_blocks := [key for key, value in asked.items() if value]) and not self.objective.encoder.regions():
+            raise ConfigError(f"{of_blocks[0]}=true is for Transformer blocks, and this model has none: leave it out")
         if self.config.recompute:
             recompute_regions(self.objective.encoder)
         self.compiled = self.config.compile and compile_regions(self.objective.encoder, self.device)
@@ -293,7 +296,7 @@ class Trainer:
                 losses.append(loss.detach())
                 with torch.autocast(self.device.type, enabled=False):
                     loss.backward()
-                if step.carry is not None:
+                if step.carry is not None and not batch.ends_stream:
                     self.carries[number] = {k: v.detach() for k, v in step.carry.items()}
                 for kind, values in (("loss", step.losses), ("correct", step.correct)):
                     for term, value in values.items():
@@ -340,10 +343,8 @@ class Trainer:
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32, cache_enabled=cached)
 
     def _not_finite(self, what: str, places: list[str]) -> str:
-        return (
-            f"{what} in step {self.state.step + 1}, batch {', '.join(places)}. {self.advice.format(place=places[0])} "
-            f"{self._causes()}"
-        )
+        advice = self.advice.replace("{place}", places[0])
+        return f"{what} in step {self.state.step + 1}, batch {', '.join(places)}. {advice} {self._causes()}"
 
     def _causes(self) -> str:
         causes = (
