@@ -1,5 +1,6 @@
 """The padded form of BERT gives the results of the packed one, whatever the padding contains."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from firth.data.batch import Objective
 from firth.errors import ConfigError
 from firth.models.bert import Bert
 from firth.models.config import BertConfig
-from firth.objectives.config import CausalLMConfig
+from firth.objectives.config import CausalLMConfig, MaskedLMConfig
+from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.next_token import CausalLM
 from firth.packed import Rows, Tokens, Words, from_padded
 from firth.systems import SYSTEMS
@@ -94,6 +96,14 @@ def test_heads(name: str) -> None:
         if model.unit != "row":
             values, _ = from_padded(values, given[1].bool())
         torch.testing.assert_close(values, expected[output], rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_both_texts_of_a_pair_have_a_single_segment_embedding() -> None:
+    model = drawn(MaskedLM(Bert(replace(SIZES, n_segments=1)), MaskedLMConfig(next_sentence=False)))
+    given = rectangle(32, 7)
+    found, _ = from_padded(make_padded(model, ())[0](*given)["last_hidden_state"], given[1].bool())
+    torch.testing.assert_close(found, model.encoder(packed(*given)).top, rtol=1e-5, atol=1e-5)
 
 
 @torch.inference_mode()

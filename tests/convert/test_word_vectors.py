@@ -1,5 +1,6 @@
 """Word-vector files: every format written by hand, and gensim's readers as an independent check."""
 
+import bz2
 import gzip
 import lzma
 import struct
@@ -13,6 +14,7 @@ from vector_files import fnv, write_fasttext, write_text, write_word2vec
 from firth.convert.word_vectors import Met, VectorFile, distinct, open_vectors
 from firth.errors import InputError
 from firth.inference.word_table import Ngrams
+from firth.text.finding import PACKED
 
 ROWS = [(b"the", [0.5, -1.25, 3.0]), ("값".encode(), [1e-3, 2.0, -4.5]), (b"1996", [7.0, 8.0, 9.0])]
 EXPECTED = {word.decode(): row for word, row in ROWS}
@@ -54,7 +56,10 @@ def test_word2vec_binary_with_and_without_newlines(tmp_path: Path, newlines: boo
     check(read(file), EXPECTED)
 
 
-@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKERS.items())
 def test_packed_files(tmp_path: Path, suffix: str, pack) -> None:
     for plain in (write_text(tmp_path / "a", ROWS), write_word2vec(tmp_path / "b", ROWS, True)):
         packed = plain.with_suffix(suffix)
@@ -199,8 +204,9 @@ def test_glove_binary_is_the_sum_of_both_sides(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("the 10\nof 7\n")
     file = open_vectors(tmp_path / "v.bin", tmp_path / "vocab.txt")
     assert (file.format, file.width) == ("glove", 3)
-    with pytest.raises(InputError, match=r"g\.bin\.gz: GloVe's binary file is read in place: unpack it first"):
-        open_vectors(tmp_path / "g.bin.gz", tmp_path / "vocab.txt")
+    for suffix in PACKED:
+        with pytest.raises(InputError, match=rf"g\.bin\{suffix}: GloVe's .* is read in place: unpack it first"):
+            open_vectors(tmp_path / f"g.bin{suffix}", tmp_path / "vocab.txt")
     check(read(file), {"the": [0 + 8, 1 + 9, 2 + 10], "of": [4 + 12, 5 + 13, 6 + 14]})
     (tmp_path / "vocab.txt").write_text("the 10\nof 7\nand 3\n")
     with pytest.raises(InputError, match="are not two float64 rows for each of the 3 words"):
@@ -260,9 +266,10 @@ def test_bad_fasttext_files(tmp_path: Path) -> None:
         (tmp_path / "b").write_bytes(whole[:length])
         with pytest.raises(InputError, match="fetch it again|is it whole"):
             open_vectors(tmp_path / "b")
-    (tmp_path / "c.bin.gz").write_bytes(gzip.compress(whole))
-    with pytest.raises(InputError, match="unpack it first"):
-        open_vectors(tmp_path / "c.bin.gz")
+    for suffix, pack in PACKERS.items():
+        (tmp_path / f"c.bin{suffix}").write_bytes(pack(whole))
+        with pytest.raises(InputError, match="unpack it first"):
+            open_vectors(tmp_path / f"c.bin{suffix}")
 
 
 def test_fasttext_against_gensim(tmp_path: Path) -> None:

@@ -80,6 +80,18 @@ MODELS: dict[str, tuple[str, str, Make, list[Any]]] = {
         lambda: undecided(tuned("classify", ClassifyConfig(labels=LABELS, network=network_of(pool="mean")))),
         TEXTS,
     ),
+    "one segment": (
+        "bert",
+        "classify",
+        lambda: tuned("classify", ClassifyConfig(labels=LABELS), replace(ONE, n_segments=1)),
+        [Text("a bad cat ate", second="one"), Text("hat", second="a tin")],
+    ),
+    "both orders": (
+        "bert",
+        "regress",
+        lambda: tuned("regress", RegressConfig(both_orders=True, windows=WindowConfig(long="cut"))),
+        [Text("a bad cat ate", second="one"), Text("hat", second="a tin")],
+    ),
     "multilabel": (
         "bert-ltr",
         "multilabel",
@@ -230,9 +242,18 @@ def test_the_folder_says_what_it_is(exported: Exported) -> None:
     assert Tokenizer.load(folder).fingerprint == loaded.tokenizer.fingerprint
     readme = (folder / "README.md").read_text()
     assert f"| 5×32 | `logits` | {about['checked'][2]['differences']['logits']:.1e} |" in readme
-    assert "| outputs | `logits` | batch × 2 |" in readme
+    assert "| outputs | `logits` | batch × 2 |" in readme and "other order" not in readme
+    assert "add the `logits` of the two" in (exported("both orders")[1] / "README.md").read_text()
     ltr = json.loads((exported("regress")[1] / "config.json").read_text())
     assert (ltr["model_type"], ltr["causal"]) == ("firth-bert-ltr", True)
+
+
+def test_a_graph_is_compared_on_both_texts_of_a_pair(exported: Exported) -> None:
+    """Also where both have the same segment embedding: the graph still takes their segments."""
+    loaded, folder = exported("one segment")
+    (row,) = job._drawn_rows(loaded, 1, 20)
+    assert set(row.segments) == {0, 1}
+    assert [node.name for node in open_session(folder / GRAPH).get_inputs()] == list(INPUTS)
 
 
 def test_the_graph_holds_no_path_of_this_machine_and_each_weight_once(exported: Exported) -> None:

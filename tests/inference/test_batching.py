@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firth.inference.batching import in_batches
+from firth.inference.batching import in_batches, in_blocks
 from firth.inference.fast import row_step, sequence_step
 
 
@@ -49,6 +49,16 @@ def test_batches_of_many_sentences_have_few_sizes() -> None:
 )
 def test_batches_by_hand(lengths: list[int], batches: list[list[int]]) -> None:
     assert list(in_batches(lengths, 10)) == batches
+
+
+def test_blocks_are_complete_with_enough_texts_or_characters() -> None:
+    texts = ["a", "b", "cdefgh", "", "i", "j", "k"]
+    assert list(in_blocks(texts, 3, 6)) == [["a", "b", "cdefgh"], ["", "i", "j"], ["k"]]
+    assert list(in_blocks(texts, 9, 2)) == [["a", "b"], ["cdefgh"], ["", "i", "j"], ["k"]]
+    assert list(in_blocks([], 3, 6)) == []
+    taken = list[str]()
+    next(in_blocks((taken.append(text) or text for text in texts), 2, 100))  # type: ignore[func-returns-value]
+    assert taken == ["a", "b"], "no text is read before its block is wanted"
 
 
 _GAPS = """

@@ -205,6 +205,8 @@ def test_a_model_with_damaged_weights_says_so(how: How) -> None:
     next(damaged.loaded.objective.encoder.parameters()).data[8] = torch.nan
     with pytest.raises(CheckpointError, match="not finite numbers: its weights are damaged"):
         damaged.generate(TEXTS[0], how=how, max_new_tokens=3)
+    with pytest.raises(CheckpointError, match="not finite numbers: its weights are damaged"):
+        damaged.next_tokens(TEXTS[0])
 
 
 def test_models_that_do_not_go_on_with_a_text(tiny_run: Path) -> None:

@@ -15,7 +15,7 @@ from tiny_language_models import tiny_language_model
 from firth.data.rows import pack_lists
 from firth.errors import CheckpointError, ConfigError, InputError, LengthError
 from firth.folder import PRETRAINING, write_model
-from firth.inference import masks
+from firth.inference import embedding, masks, text_scores
 from firth.inference.embedding import layer_number
 from firth.inference.masks import check_masked
 from firth.inference.model import Model, load_model
@@ -313,6 +313,25 @@ def test_a_stream_is_read_as_it_is_asked_for(model: Model) -> None:
     assert len(list(stream)) == 3
 
 
+def test_long_texts_are_read_a_few_at_a_time(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [SHORT, KOREAN, "cat", "mat"]
+    expected = model.embed(texts), [score.log_probability for score in model.score_texts(texts)]
+    monkeypatch.setattr(embedding, "MOST_CHARACTERS", 1)
+    monkeypatch.setattr(text_scores, "MOST_CHARACTERS", 1)
+    for ask in (model.embed_stream, model.score_stream):
+        taken = []
+
+        def reading(taken: list[str] = taken) -> Any:
+            for text in texts:
+                taken.append(text)
+                yield text
+
+        next(ask(reading()))
+        assert taken == texts[:1]
+    np.testing.assert_allclose(model.embed(texts), expected[0], atol=1e-6)
+    assert [score.log_probability for score in model.score_texts(texts)] == pytest.approx(expected[1], abs=1e-4)
+
+
 @pytest.mark.parametrize("layer", [3, -4, 100])
 def test_layers_that_do_not_exist_are_named(model: Model, layer: int) -> None:
     for texts in ([SHORT], []):
@@ -390,8 +409,10 @@ def test_a_model_with_room_for_special_tokens_alone_reads_no_text() -> None:
     loaded = tiny_language_model("bert").loaded
     config = replace(loaded.objective.encoder.config, max_positions=2)
     short = replace(loaded, objective=MaskedLM(Bert(config), loaded.objective.config))
-    with pytest.raises(ConfigError, match="at most 2 tokens, of which 2 are special: no text fits"):
-        Model(short, torch.device("cpu")).embed(["a1"])
+    made = Model(short, torch.device("cpu"))
+    for ask in (made.embed, made.vectors):
+        with pytest.raises(ConfigError, match="at most 2 tokens, of which 2 are special: no text fits"):
+            ask(["a1"])
 
 
 def test_a_model_that_computes_no_numbers_answers_nothing() -> None:
@@ -400,6 +421,7 @@ def test_a_model_that_computes_no_numbers_answers_nothing() -> None:
     pairs = [MinimalPair("a1 b2", "b2 a1")]
     asked: list[Callable[[], Any]] = [
         lambda: made.embed("a1 b2"),
+        lambda: made.vectors("a1 b2"),
         lambda: made.fill_mask("a1 [MASK] b2"),
         lambda: made.score_texts("a1 b2"),
         lambda: made.follows("a1", "b2"),

@@ -81,6 +81,10 @@ def test_a_new_word_has_the_vector_of_its_ngrams(tmp_path: Path) -> None:
     path = write_fasttext(tmp_path / "a.bin", [b"the", b"cat", b"dog"], matrix, n_buckets=20)
     convert_vectors(path, tmp_path / "m")
     wanted = ngram_mean_of("cats", matrix[3:])
+    # Also of a word that is longer than the encoder's rows of characters.
+    long = open_table(tmp_path / "m").unit("한국어" * 9)
+    expected = ngram_mean_of("한국어" * 9, matrix[3:])
+    np.testing.assert_allclose(long, expected / np.linalg.norm(expected), atol=1e-6)
     for table in (open_table(tmp_path / "m"), word_table.table_of(load_model(tmp_path / "m").loaded)):
         np.testing.assert_allclose(table.unit("cats"), wanted / np.linalg.norm(wanted), atol=1e-6)
         assert len(table.nearest("cats")) == 3

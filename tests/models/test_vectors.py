@@ -88,6 +88,10 @@ def test_the_mean_of_ngrams() -> None:
         buckets, _ = ngram_buckets(word_bytes([word.encode()]), 2, 4, 50)
         torch.testing.assert_close(found[row], encoder.unknown.weight[buckets].mean(0))
     assert torch.equal(found[2], encoder.piece_embedding[4])
+    # Of a word that was cut, the end is not taken for the end of the word.
+    wide = make(unknown="ngrams", n_buckets=1 << 16, shortest_ngram=3, longest_ngram=3)
+    (cut,), letters = read(wide, "ab" * 40), ngram_buckets(word_bytes([b"ab" * 40]), 3, 3, 1 << 16)[0][:47]
+    torch.testing.assert_close(cut, wide.unknown.weight[letters].mean(0))
     long = make(unknown="ngrams", n_buckets=50, shortest_ngram=9, longest_ngram=9)
     assert torch.equal(read(long, "dog"), torch.zeros(1, 3)), "a word without n-grams"
 

@@ -49,17 +49,20 @@ def test_the_weights_are_equation_9() -> None:
 
 
 def test_one_update_is_adagrad_on_the_gradient_of_equation_8() -> None:
+    """Vectors' gradients are clipped and multiplied by the learning rate, those of biases are neither (specification
+    §2); the sums of squares are those after the counts of the update."""
     training = GloveTraining(width=3, learning_rate=0.1)
     torch.manual_seed(0)
     table = torch.randn(8, 4)  # four words, four contexts
     rows, columns = torch.tensor([0, 1, 0, 0]), torch.tensor([4, 6, 5, 4])
-    logs, weights = torch.tensor([0.3, 1.0, -0.5, 2.0]), torch.tensor([0.1, 1.0, 0.4, 0.7])
+    logs, weights = torch.tensor([0.3, 1.0, -0.5, 500.0]), torch.tensor([0.1, 1.0, 0.4, 0.7])
     expected = table.clone().requires_grad_()
     misses = (expected[rows, :3] * expected[columns, :3]).sum(1) + expected[rows, 3] + expected[columns, 3] - logs
     gradients = []  # one for each count
     for cost in 0.5 * weights * misses.square():
         (one,) = torch.autograd.grad(cost, expected, retain_graph=True)
-        gradients.append(0.1 * one)
+        gradients.append(torch.cat([0.1 * one[:, :3].clamp(-100, 100), one[:, 3:]], 1))
+    assert max(one[:, :3].abs().max() for one in gradients) == pytest.approx(10.0), "one is clipped"
     updated, squares = table.clone(), torch.full_like(table, 2.0)
     glove._update(updated, squares, rows, columns, logs, weights, training)
     sums = 2.0 + torch.stack(gradients).square().sum(0)

@@ -67,16 +67,17 @@ def test_words_are_those_that_the_model_will_read(text: Path, tmp_path: Path) ->
 
 
 def test_a_sample_of_zero_leaves_no_word_out(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in word2vec; left out, it is what the kind's own program has."""
+    """As in word2vec; left out, it is what the kind's own program has. The learning rate falls to a ten-thousandth."""
     from gensim.models import FastText, Word2Vec
 
-    seen = list[float]()
+    seen, rates = list[float](), list[tuple[float, float]]()
 
     class StoppedError(Exception):
         pass
 
-    def stop(*_: Any, sample: float, **__: Any) -> Any:
+    def stop(*_: Any, sample: float, alpha: float, min_alpha: float, **__: Any) -> Any:
         seen.append(sample)
+        rates.append((alpha, min_alpha))
         raise StoppedError
 
     for made in (Word2Vec, FastText):
@@ -85,6 +86,7 @@ def test_a_sample_of_zero_leaves_no_word_out(text: Path, tmp_path: Path, monkeyp
         with pytest.raises(StoppedError):
             train_vectors([text], tmp_path / "m", training(kind=kind, sample=sample), VectorOptions())
     assert seen == [0.0, 1e-3, 1e-4]
+    assert rates == [(0.1, pytest.approx(1e-5))] * 3
 
 
 def test_ngrams_are_gensims(text: Path, tmp_path: Path) -> None:
@@ -102,6 +104,7 @@ def test_ngrams_are_gensims(text: Path, tmp_path: Path) -> None:
         negative=5,
         sample=0.5,
         alpha=0.1,
+        min_alpha=1e-5,
         epochs=2,
         seed=1,
         workers=1,
@@ -147,6 +150,9 @@ def test_what_cannot_be_trained(text: Path, tmp_path: Path, monkeypatch: pytest.
         training(longest_ngram=5)
     with pytest.raises(ConfigError, match=r"^n_buckets=2147483648: expected at least 1 and less than 2\^31$"):
         training(kind="fasttext", n_buckets=2**31)
+    # gensim reads a sample of 1 or more as a count.
+    with pytest.raises(ConfigError, match="sample=1: expected at least 0 and less than 1"):
+        training(sample=1)
     for options in ({"negative": 2**31}, {"seed": 2**32}, {"workers": 100_000}, {"learning_rate": 100.0}):
         with pytest.raises(ConfigError, match=f"{next(iter(options))}="):
             training(**options)

@@ -16,17 +16,24 @@ from firth.errors import ConfigError, InputError
 from firth.finetuning import runs as job
 from firth.finetuning.finetune import run_resolved
 from firth.finetuning.resolve import Resolved, resolve
-from firth.folder import read_model
+from firth.folder import PRETRAINING, read_model, write_model
 from firth.inference.answering import answer_records
 from firth.inference.model import load_model
+from firth.inference.word_table import open_table
+from firth.models.config import VectorsConfig
 from firth.models.vectors import Vectors
+from firth.objectives.cbow import Cbow
+from firth.objectives.config import CbowConfig
 from firth.pretraining.run import pretrain
 from firth.pretraining.run import resolve as resolve_pretraining
 from firth.tasks.config import ClassifyConfig
 from firth.tasks.table import TASKS
 from firth.text.records import Text
 from firth.text.shapes import SHAPES, bucket_of
+from firth.text.tokenizer import Tokenizer
+from firth.text.tokenizer_kinds import WORDS as KIND
 from firth.vectors.folder import VectorOptions, convert_vectors
+from firth.vectors.scores import AnalogyQuestion, Pair, analogies, similarity
 
 RNG = np.random.default_rng(1)
 WORDS = ["the", "cat", "sat", "river", "winter", "1996", "U.S.", "teacher", "ran", "café"]
@@ -140,6 +147,10 @@ def test_only_the_words_of_some_texts(glove: Path, tmp_path: Path) -> None:
     assert list(table_of(tmp_path / "n"))[4:] == ["cat"]
     convert_vectors(glove, tmp_path / "o", VectorOptions(texts=(text,), split="blanks"))
     assert "U.S." in table_of(tmp_path / "o")
+    # Split at white space too, words are counted as the tokenizer cleans them.
+    (other := tmp_path / "hyphens.txt").write_text("ca­t\n", "utf-8")
+    convert_vectors(glove, tmp_path / "hyphens", VectorOptions(texts=(other,), split="blanks"))
+    assert list(table_of(tmp_path / "hyphens"))[4:] == ["cat"]
     convert_vectors(glove, tmp_path / "p", VectorOptions(max_words=3))
     assert list(table_of(tmp_path / "p"))[4:] == WORDS[:3]
 
@@ -214,6 +225,45 @@ def test_a_folder_of_another_folder_keeps_what_is_not_asked_for(glove: Path, tmp
         assert convert_vectors(tmp_path / "a", tmp_path / "d", VectorOptions(n_buckets=50)).n_unknown == 50
         assert convert_vectors(tmp_path / "a", tmp_path / "e", VectorOptions(n_buckets=7)).n_unknown == 7
     assert len(load_model(tmp_path / "c").tokenize("the cat, U.S.")) == 7
+
+
+@pytest.fixture
+def accentless(tmp_path: Path) -> Path:
+    """A folder as pre-training writes it with a lower-cased vocabulary: accents are removed from the text."""
+    tokenizer = Tokenizer.from_words([*KIND.specials, "cafe", "tea", "river", "mill"], lowercase=True)
+    objective = Cbow(Vectors(VectorsConfig(vocab_size=tokenizer.size, width=3)), CbowConfig())
+    (tmp_path / "run").mkdir()
+    write_model(tmp_path / "run", "vectors", PRETRAINING, objective, tokenizer, {})
+    return tmp_path / "run"
+
+
+def test_the_text_rule_of_a_folder_stays(accentless: Path, tmp_path: Path) -> None:
+    convert_vectors(accentless, tmp_path / "small", VectorOptions(max_words=3))
+    source, made = (read_model(folder).tokenizer for folder in (accentless, tmp_path / "small"))
+    assert made.rules() == source.rules()
+    assert made.ids_many(["Café"]) == [[4]]
+    # The words of texts are counted as the model reads them.
+    (tmp_path / "t.txt").write_text("Café café, tea\n", "utf-8")
+    counted = VectorOptions(texts=(tmp_path / "t.txt",), min_count=2)
+    assert convert_vectors(accentless, tmp_path / "counted", counted).left_out == 3
+    assert list(table_of(tmp_path / "counted"))[4:] == ["cafe"]
+    # What is asked for changes; the rest of the rule stays.
+    convert_vectors(accentless, tmp_path / "blanks", VectorOptions(split="blanks"))
+    assert read_model(tmp_path / "blanks").tokenizer.words("Café, tea") == ["cafe,", "tea"]
+    convert_vectors(accentless, tmp_path / "cased", VectorOptions(lowercase=False))
+    assert read_model(tmp_path / "cased").tokenizer.words("Café, tea") == ["Café", ",", "tea"]
+
+
+def test_words_are_looked_up_as_the_folder_reads_them(accentless: Path) -> None:
+    table = open_table(accentless)
+    assert table.nearest("Café") == table.nearest("cafe") == load_model(accentless).nearest("café")
+    assert len(table.nearest("café")) == 3, "without the word itself"
+    assert table.analogy("café", "tea", "river") == table.analogy("cafe", "tea", "river")
+    pairs = [Pair("café", "tea", 1.0), Pair("river", "tea", 2.0)]
+    question = AnalogyQuestion("", ("Café", "tea", "river", "mill"))
+    for fold in (False, True):
+        assert similarity(table, "p", pairs, fold=fold).known == 2
+        assert analogies(table, [question], fold=fold)[0].known == 1
 
 
 def test_decomposed_words_of_a_file_are_met(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def convert(
     Parameters
     ----------
     source
-        The file, also as .gz or .xz (except fastText's .bin); or a model folder of word vectors, to keep fewer words or
-        change the rule for unknown ones.
+        The file, also as .gz, .xz, .bz2 or .zst (except fastText's .bin); or a model folder of word vectors, to keep
+        fewer words or change the rule for unknown ones.
     to
         Output model folder.
     texts

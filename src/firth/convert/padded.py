@@ -48,6 +48,8 @@ class PaddedBert(nn.Module):
             place = torch.arange(ids.shape[1], device=ids.device)
             hidden = hidden | (place > place[:, None])
         embeddings = self.encoder.embeddings
+        if embeddings.segments.num_embeddings == 1:
+            segments = segments * 0  # both texts of a pair have it; the graph keeps its input
         x = embeddings.pieces(ids) + embeddings.positions.weight[: ids.shape[1]] + embeddings.segments(segments)
         layers = [embeddings.norm(x)]
         for block in self.encoder.blocks:

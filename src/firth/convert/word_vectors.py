@@ -6,8 +6,9 @@ word2vec's text         ``count width``, then as GloVe's; fastText's .vec is the
 word2vec's binary file  ``count width``, then each word, a space, and its float32 numbers
 fastText's .bin         words and n-grams of characters
 
-All but GloVe's binary file are recognised by their contents. They may be compressed as .gz or .xz, except GloVe's
-binary file and fastText's .bin, which are memory-mapped. Specification of checkpoints §7; of word vectors §2, §3.
+All but GloVe's binary file are recognised by their contents. They may be compressed as .gz, .xz, .bz2 or .zst, except
+GloVe's binary file and fastText's .bin, which are memory-mapped. Specification of checkpoints §7; of word vectors §2,
+§3.
 """
 
 import mmap
@@ -27,6 +28,7 @@ from jaxtyping import Float
 from firth.errors import InputError
 from firth.layers.subwords import ngram_buckets, word_bytes
 from firth.text.archives import BROKEN_ARCHIVE, open_packed
+from firth.text.finding import PACKED
 
 VectorFormat = Literal["text", "word2vec", "fasttext", "glove", "gensim", "firth"]
 VectorBlock = tuple[list[str], Float[np.ndarray, "n width"]]
@@ -280,7 +282,7 @@ def _open_glove(path: Path, vocab: Path) -> VectorFile:
 
     Source: stanfordnlp/GloVe src/glove.c, save_params with its default of write_header 0 and model 2.
     """
-    if path.suffix.lower() in (".gz", ".xz"):
+    if path.suffix.lower() in PACKED:
         raise InputError(f"{path}: GloVe's binary file is read in place: unpack it first")
     met = Met()
     with _reading(vocab) as stream:
@@ -431,7 +433,7 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
 def _mapped(path: Path) -> Iterator[mmap.mmap]:
     """Memory-map a file inside the context."""
     with _reading(path) as stream:
-        if path.suffix.lower() in (".gz", ".xz"):
+        if path.suffix.lower() in PACKED:
             raise InputError(f"{path}: fastText's .bin is read where it lies: unpack it first")
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield data

@@ -74,7 +74,7 @@ def convert(
         raise ConfigError(f"{located.name}: {found.warning}; --allow-unknown-hangul converts it as it is")
     loaded, facts = found.loaded, list(found.facts)
     if vectors is not None:
-        loaded, more = over_words(loaded, vectors)
+        loaded, more = over_words(loaded, vectors, out)
         sizes = describe(loaded.system_name, loaded.task, loaded.objective)
         facts = [*sizes, *facts[len(sizes) :], *more]
     if max_positions is not None:

@@ -228,7 +228,8 @@ def _drawn_rows(loaded: Loaded, batch: int, length: int) -> list[Row]:
     for n in lengths:
         every = np.arange(n)
         words = RowWords(np.stack((every, every), 1), every)
-        segments = rng.integers(config.n_segments, size=n).tolist()
+        # Of a pair too where both texts have the same segment embedding.
+        segments = rng.integers(max(config.n_segments, 2), size=n).tolist()
         rows.append(make_row(rng.integers(config.vocab_size, size=n), segments, words))
     return rows
 
@@ -384,6 +385,11 @@ def _card(about: Mapping[str, Any], facts: Findings) -> str:
             f"`{GRAPH}`, opset {about['opset']}, float32. Rows are padded on the right, `attention_mask` is 1 at real "
             f"tokens and 0 at pads; rows of up to {about['max_length']} tokens. All inputs are int64.",
             *(["The two texts of a pair are rows of their own."] if "second_input_ids" in about["inputs"] else []),
+            *(
+                ["A pair is two rows, one with its texts in the other order: add the `logits` of the two."]
+                if about["options"].get("both_orders")
+                else []
+            ),
             "",
             "| | name | shape |",
             "|---|---|---|",

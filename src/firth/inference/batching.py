@@ -1,8 +1,22 @@
-"""Group sequences into batches for inference."""
+"""Group texts into blocks and sequences into batches for inference."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from firth.machine import bound_growth
+from firth.text.tokenizer import whole_text
+
+
+def in_blocks(texts: Iterable[str], most_texts: int, most_characters: int) -> Iterator[list[str]]:
+    """Yield texts in blocks that are complete with one of the two numbers: a line may be as long as a book."""
+    block, n_characters = list[str](), 0
+    for text in texts:
+        block.append(text)
+        n_characters += len(whole_text(text))
+        if n_characters >= most_characters or len(block) >= most_texts:
+            yield block
+            block, n_characters = [], 0
+    if block:
+        yield block
 
 
 def in_batches(lengths: Sequence[int], budget_tokens: int) -> Iterator[list[int]]:

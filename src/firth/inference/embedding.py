@@ -15,9 +15,9 @@ from torch import Tensor
 from firth.data.rows import pack_words
 from firth.errors import ConfigError
 from firth.folder import Loaded
-from firth.inference.batching import in_batches
+from firth.inference.batching import in_batches, in_blocks
 from firth.inference.outputs import check_finite
-from firth.inference.token_vectors import Mix, ResolvedMix, resolve_mix
+from firth.inference.token_vectors import Mix, ResolvedMix, resolve_mix, text_room
 from firth.layers.mixing import pool_rows
 from firth.packed import Hidden
 from firth.tasks.config import Pool
@@ -25,6 +25,8 @@ from firth.tasks.learnt import POOLER, pretrained_summary
 
 T = TypeVar("T")
 AT_ONCE = 2048  # texts
+# Characters of the texts whose tokens are in memory at a time; fewer than the words that an open vocabulary remembers.
+MOST_CHARACTERS = 1 << 19
 
 
 def embed_stream(
@@ -38,15 +40,17 @@ def embed_stream(
     budget_tokens: int,
     at_once: int = AT_ONCE,
 ) -> Iterator[Float[np.ndarray, " H"]]:
-    """Yield the vector of each text, as ``firth.Model.embed`` gives it; holds ``at_once`` texts in memory."""
+    """Yield the vector of each text, as ``firth.Model.embed`` gives it.
+
+    Holds ``at_once`` texts in memory, fewer if they are long.
+    """
     layer, how, unit = check_embedding(loaded, layer, pool)
     if mix is not None and how == "summary":
         raise ConfigError("the summary vector exists only at the top layer: leave out the mix, or choose another pool")
     if mix is not None and layer != layer_number(loaded, -1):
         raise ConfigError(f"layer {layer} is one layer, and mix combines several: leave one of them out")
     choice = layer if mix is None else resolve_mix(loaded, mix)
-    source = iter(texts)
-    while some := list(islice(source, at_once)):
+    for some in in_blocks(texts, at_once, MOST_CHARACTERS):
         yield from _embed_some(loaded, some, choice, how, unit, device, budget_tokens)
 
 
@@ -117,11 +121,7 @@ def embedding_rows(loaded: Loaded, texts: Sequence[str]) -> list[list[list[int]]
 def rows_of_ids(loaded: Loaded, texts: Sequence[Sequence[int]]) -> list[list[list[int]]]:
     """As ``embedding_rows``, for token ids."""
     layout, framed = loaded.layout, loaded.system.layout(loaded.tokenizer)
-    room = (loaded.window_length or 10**9) - layout.n_special
-    if room < 1:
-        raise ConfigError(
-            f"the model reads at most {loaded.max_length} tokens, of which {layout.n_special} are special: no text fits"
-        )
+    room = text_room(loaded)
     # No sequence may be empty: without special tokens an empty text would have no vector.
     return [
         [layout.single(ids[begin : begin + room]) or framed.single(ids) for begin in range(0, max(len(ids), 1), room)]

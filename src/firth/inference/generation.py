@@ -20,6 +20,7 @@ from firth.inference.batching import in_batches
 from firth.inference.decoding import Hypothesis, Through, beam_search, check_sampling, greedy, here, sample
 from firth.inference.defaults import BEAM, NEW_TOKENS, TOP_P
 from firth.inference.language_models import LanguageModel, NextToken, language_model
+from firth.inference.outputs import check_finite
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import PREFIX, WORDPIECE, WORDS
 
@@ -252,7 +253,8 @@ def next_tokens(loaded: Loaded, prompt: str, top_k: int, *, device: torch.device
     """Return the most probable tokens after a text (before it for a backward model), with probabilities, best first.
 
     Special tokens are left out; their probability is not redistributed. ConfigError for a model that does not predict
-    the next token, InputError for a text without tokens if the model needs one, LengthError for a text too long.
+    the next token, InputError for a text without tokens if the model needs one, LengthError for a text too long,
+    CheckpointError for probabilities that are not finite.
     """
     model = language_model(loaded)
     if top_k < 1:
@@ -262,5 +264,6 @@ def next_tokens(loaded: Loaded, prompt: str, top_k: int, *, device: torch.device
     state, last = writer.begin([row])
     log_probs, _ = writer.advance(last, state)
     best = log_probs[0].topk(min(top_k, loaded.tokenizer.size - len(loaded.tokenizer.special_ids)))
+    check_finite([best.values.cpu().numpy()])
     pieces = (loaded.tokenizer.piece(i) for i in best.indices.tolist())
     return list(zip(pieces, best.values.exp().tolist(), strict=True))

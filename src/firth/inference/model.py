@@ -163,7 +163,7 @@ class Model:
         *,
         at_once: int = TEXTS_AT_ONCE,
     ) -> Iterator[Float[np.ndarray, " H"]]:
-        """Yield the vectors of ``embed`` one by one; holds ``at_once`` texts in memory."""
+        """Yield the vectors of ``embed`` one by one; holds ``at_once`` texts in memory, fewer if they are long."""
         return embed_stream(
             self.loaded,
             check_several(texts),

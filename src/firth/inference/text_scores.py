@@ -18,11 +18,11 @@ from torch import Tensor
 from firth.data.rows import pack_lists, pack_words
 from firth.errors import ConfigError, InputError
 from firth.folder import PRETRAINING, Loaded
-from firth.inference.batching import in_batches
+from firth.inference.batching import in_batches, in_blocks
 from firth.inference.language_models import LanguageModel, NextToken, language_model
 from firth.inference.masks import masked_base
 from firth.inference.outputs import check_finite
-from firth.inference.token_vectors import windows
+from firth.inference.token_vectors import MOST_CHARACTERS, windows
 from firth.objectives.masked_lm import MaskedLM
 
 AT_ONCE = 256  # texts
@@ -97,15 +97,14 @@ class MinimalPair:
 def score_texts(
     loaded: Loaded, texts: Iterable[str], *, device: torch.device, budget_tokens: int
 ) -> Iterator[TextScore]:
-    """Yield the score of each text, in order; holds ``AT_ONCE`` texts in memory.
+    """Yield the score of each text, in order; holds ``AT_ONCE`` texts in memory, fewer if they are long.
 
     A text longer than the model's maximum is read in windows that overlap by half, and each token is scored where it
     has the most context. ConfigError for a model that is not a language model, InputError for an empty text.
     """
     masked = _masked_lm(loaded)
     model = None if masked is not None else language_model(loaded)
-    source = iter(texts)
-    while some := list(islice(source, AT_ONCE)):
+    for some in in_blocks(texts, AT_ONCE, MOST_CHARACTERS):
         rows, pieces = list[_Row](), list[list[str]]()
         encoded = loaded.tokenizer.encode_many(some)
         for number, (text, found) in enumerate(zip(some, encoded, strict=True)):

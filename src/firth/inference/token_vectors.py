@@ -14,11 +14,11 @@ from torch import Tensor
 from firth.data.rows import pack_words
 from firth.errors import ConfigError, InputError
 from firth.folder import Loaded
-from firth.inference.batching import in_batches
+from firth.inference.batching import in_batches, in_blocks
 from firth.inference.defaults import MixName
+from firth.inference.outputs import check_finite
 from firth.layers.mixing import PoolKind, WeightedSum
 from firth.packed import Hidden, Tokens
-from firth.text.tokenizer import whole_text
 from firth.text.words import folded_word
 
 # Limits on the characters and texts whose vectors are in memory at a time.
@@ -202,24 +202,28 @@ def vectors_stream(
     """Yield the vectors of each text in some layers, in order; holds ``at_once`` texts, fewer if they are long.
 
     A text longer than the model's maximum is read in windows that overlap by half; a token's vector comes from the
-    window in which it has the most context.
+    window in which it has the most context. ConfigError for a model too short for any text, CheckpointError if vectors
+    are not finite.
     """
-    block, n_characters = list[str](), 0
-    for text in texts:
-        block.append(text)
-        n_characters += len(whole_text(text))
-        if n_characters >= MOST_CHARACTERS or len(block) >= at_once:
-            yield from _some(loaded, block, numbers, encode, budget_tokens)
-            block, n_characters = [], 0
-    if block:
-        yield from _some(loaded, block, numbers, encode, budget_tokens)
+    for some in in_blocks(texts, at_once, MOST_CHARACTERS):
+        yield from _some(loaded, some, numbers, encode, budget_tokens)
+
+
+def text_room(loaded: Loaded) -> int:
+    """How many tokens of a text a sequence holds besides the special ones; ConfigError if none."""
+    room = (loaded.window_length or 10**9) - loaded.layout.n_special
+    if room < 1:
+        raise ConfigError(
+            f"the model reads at most {loaded.max_length} tokens, of which {loaded.layout.n_special} are special: no "
+            "text fits"
+        )
+    return room
 
 
 def _some(
     loaded: Loaded, texts: list[str], numbers: Sequence[int], encode: Encode, budget_tokens: int
 ) -> Iterator[TextVectors]:
-    layout, widths = loaded.layout, loaded.objective.encoder.widths
-    room = (loaded.window_length or 10**9) - layout.n_special
+    layout, widths, room = loaded.layout, loaded.objective.encoder.widths, text_room(loaded)
     encoded = loaded.tokenizer.encode_many(texts)
     found = [tuple(np.zeros((len(row.ids), widths[k]), np.float32) for k in numbers) for row in encoded]
     rows, wanted = list[list[int]](), list[tuple[int, int, int, int]]()
@@ -237,6 +241,7 @@ def _some(
                 at = start + len(layout.first) + first - begin
                 found[number][place][first:last] = layer[at : at + last - first]
     for text, row, each in zip(texts, encoded, found, strict=True):
+        check_finite(each)
         tokens = tuple(Unit(loaded.tokenizer.piece(i), a, b) for i, (a, b) in zip(row.ids, row.offsets, strict=True))
         begins = [i for i in range(len(row.ids)) if i == 0 or row.words[i] != row.words[i - 1]]
         spans = tuple(pairwise([*begins, len(row.ids)]))

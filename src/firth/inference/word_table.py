@@ -17,10 +17,10 @@ from firth.config import from_dict, read_json
 from firth.errors import CheckpointError, ConfigError, InputError
 from firth.folder import WEIGHTS, Loaded, find_model
 from firth.formats.table import find_format, open_model
+from firth.layers.subwords import ngram_mean, word_bytes
 from firth.models.config import VectorsConfig
-from firth.models.vectors import Vectors, ngram_mean
-from firth.text.characters import character_rows
-from firth.text.tokenizer import Tokenizer
+from firth.models.vectors import Vectors
+from firth.text.tokenizer import Tokenizer, whole_text
 from firth.text.tokenizer_kinds import WORDS
 from firth.training.checkpoint import load_tensors
 
@@ -46,16 +46,15 @@ class Ngrams:
 
     def of(self, word: str) -> Float[Tensor, " H"]:
         """The mean of a word's n-gram vectors; zeros if it has none."""
-        chars = torch.from_numpy(character_rows([word]).astype(np.int64))
-        return ngram_mean(chars, self.rows, self.shortest, self.longest)[0]
+        return ngram_mean(word_bytes([whole_text(word).encode()]), self.rows, self.shortest, self.longest)[0]
 
 
 class WordTable:
     """Words and their vectors, read in blocks so that they may be memory-mapped.
 
     ``rows`` (V, H): the vectors of ``words``, frequent ones first. ``n_special``: number of special tokens at the
-    start. ``ngrams``: for vectors of words outside the table, if any. ``lowercase``: look up words in lower case, as
-    the model reads them.
+    start. ``ngrams``: for vectors of words outside the table, if any. ``tokenizer``: the model's, which says how it
+    reads a word; None: as it is written.
     """
 
     def __init__(
@@ -64,10 +63,10 @@ class WordTable:
         rows: Float[Tensor, "V H"],
         *,
         n_special: int = 0,
-        lowercase: bool = False,
+        tokenizer: Tokenizer | None = None,
         ngrams: Ngrams | None = None,
     ):
-        self.words, self.rows, self.n_special, self.lowercase, self.ngrams = words, rows, n_special, lowercase, ngrams
+        self.words, self.rows, self.n_special, self.tokenizer, self.ngrams = words, rows, n_special, tokenizer, ngrams
         self.numbers = {word: i for i, word in enumerate(words) if i >= n_special}
 
     @cached_property
@@ -79,13 +78,18 @@ class WordTable:
         return scales
 
     def number(self, word: str) -> int | None:
-        """The index of a word in the vocabulary, as written or composed (NFC); None if it is missing."""
-        number = self.numbers.get(word.lower() if self.lowercase else word)
-        return self.numbers.get(self._read(word)) if number is None else number
+        """The index of a word in the vocabulary, as the model reads it or as it is written; None if it is missing."""
+        number = self.numbers.get(self.read(word))
+        return self.numbers.get(self._cased(word)) if number is None else number
 
-    def _read(self, word: str) -> str:
-        """Compose a word (NFC), as most models read it; macOS decomposes Korean syllables and accented letters."""
-        return normalize("NFC", word.lower() if self.lowercase else word)
+    def read(self, word: str) -> str:
+        """A word as the model reads it. One that text is split into several words for, such as ``U.S.``, is composed
+        (NFC): macOS decomposes Korean syllables and accented letters."""
+        words = self.tokenizer.words(word) if self.tokenizer is not None else []
+        return words[0] if len(words) == 1 else normalize("NFC", self._cased(word))
+
+    def _cased(self, word: str) -> str:
+        return word.lower() if self.tokenizer is not None and self.tokenizer.lowercase else word
 
     def unit(self, word: str) -> Float[Tensor, " H"] | None:
         """The vector of a word, normalised to length 1 (a zero vector stays 0); None if it has none."""
@@ -94,7 +98,7 @@ class WordTable:
             return self.rows[number].float() * self.scales[number]
         if self.ngrams is None:
             return None
-        made = self.ngrams.of(self._read(word))
+        made = self.ngrams.of(self.read(word))
         return made / made.norm().clamp(min=1e-30)
 
     def nearest(self, word: str, top_k: int = 10) -> list[Neighbour]:
@@ -217,4 +221,4 @@ def _table(rows: Tensor, encoder: Vectors | None, tokenizer: Tokenizer) -> WordT
         config = encoder.config
         ngrams = Ngrams(encoder.unknown.weight.detach(), config.shortest_ngram, config.longest_ngram)
     n_special = len(WORDS.specials)
-    return WordTable(tokenizer.pieces, rows, n_special=n_special, lowercase=tokenizer.lowercase, ngrams=ngrams)
+    return WordTable(tokenizer.pieces, rows, n_special=n_special, tokenizer=tokenizer, ngrams=ngrams)

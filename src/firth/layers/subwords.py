@@ -1,9 +1,10 @@
-"""fastText's character n-grams, for many words at once."""
+"""fastText's character n-grams, for many words at once, and the mean of their vectors."""
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Int
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -56,3 +57,14 @@ def ngram_buckets(
     of_word = torch.cat(owners)
     order = of_word.argsort(stable=True)
     return torch.cat(hashes)[order] % n_buckets, of_word.bincount(minlength=len(text))
+
+
+def ngram_mean(
+    text: Int[Tensor, "T C"], weight: Float[Tensor, "G H"], shortest: int, longest: int
+) -> Float[Tensor, "T H"]:
+    """The mean of each word's n-gram vectors, zeros if it has none (fastText's vector of a new word).
+
+    ``text``: bytes as of ``word_bytes``.
+    """
+    buckets, counts = ngram_buckets(text, shortest, longest, len(weight))
+    return F.embedding_bag(buckets, weight, counts.cumsum(0) - counts, mode="mean")

@@ -7,14 +7,13 @@ They come from objectives/cbow.py, gensim (vectors/train.py), or another tool's 
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from firth.layers.subwords import ngram_buckets
+from firth.layers.subwords import ngram_mean
 from firth.models.config import VectorsConfig
 from firth.packed import Encoder, Hidden, Tokens, kept_layers
-from firth.text.characters import BEGIN_WORD, END_WORD
+from firth.text.characters import BEGIN_WORD, END_WORD, ROW
 from firth.text.shapes import SHAPES, bucket_of, shape_of
 from firth.text.tokenizer_kinds import WORDS
 
@@ -57,7 +56,7 @@ class Vectors(Encoder):
         assert self.unknown is not None
         config = self.config
         if config.unknown == "ngrams":
-            return ngram_mean(chars, self.unknown.weight, config.shortest_ngram, config.longest_ngram)
+            return ngram_mean(_marked(chars), self.unknown.weight, config.shortest_ngram, config.longest_ngram)
         words = [_spelled(row) for row in chars.tolist()]
         rows = [shape_of(word) if config.unknown == "shapes" else bucket_of(word, config.n_buckets) for word in words]
         return self.unknown(torch.tensor(rows, dtype=torch.int64, device=chars.device))
@@ -81,14 +80,15 @@ class Vectors(Encoder):
         return [list(self.parameters())]
 
 
-def ngram_mean(
-    chars: Int[Tensor, "U C"], weight: Float[Tensor, "G H"], shortest: int, longest: int
-) -> Float[Tensor, "U H"]:
-    """The mean of each word's n-gram vectors, zeros if it has none (fastText's vector of a new word)."""
+def _marked(chars: Int[Tensor, "U C"]) -> Int[Tensor, "U C"]:
+    """The bytes of words between fastText's marks, from rows of characters.
+
+    A row without padding has no mark at its end: nearly all such words are longer than a row holds.
+    """
     marked = torch.where(chars == BEGIN_WORD, ord("<"), torch.where(chars == END_WORD, ord(">"), chars))
-    text = marked.masked_fill(marked > 255, -1)
-    buckets, counts = ngram_buckets(text.long(), shortest, longest, len(weight))
-    return F.embedding_bag(buckets, weight, counts.cumsum(0) - counts, mode="mean")
+    marked = marked.masked_fill(marked > 255, -1).long()
+    marked[:, ROW - 1 :] = -1
+    return marked
 
 
 def _spelled(row: Sequence[int]) -> str:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from firth.convert.hf_mapping import Findings
-from firth.convert.word_vectors import VectorFile, distinct
+from firth.convert.word_vectors import VectorFile
 from firth.errors import ConfigError
+from firth.files import saving
 from firth.folder import PRETRAINING, Loaded
 from firth.models.mtlstm import MtLstm
-from firth.progress import Progress
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import WORDS
-from firth.vectors.folder import Table, VectorOptions, gather, lowered, open_source
+from firth.vectors.folder import Table, VectorOptions, gather, open_source, vectors_for
 
 # Vectors from the same training differ in rounding, and for some words that have several spellings.
 _SAME_SHARE, _SAME_WITHIN = 0.95, 1e-3
@@ -39,32 +39,22 @@ def fill_words(encoder: MtLstm, tokenizer: Tokenizer, path: str) -> str:
         )
     # Files of word2vec and fastText begin with a vector for </s>, which marks the end of a line there.
     place = {piece: i for i, piece in enumerate(tokenizer.pieces) if i not in tokenizer.special_ids}
-    table, own, lent = encoder.words.data.zero_(), set[str](), set[str]()
-    with Progress("word vectors", None, "words") as progress:
-        for words, rows in distinct(file):
-            for word, row in zip(words, rows, strict=True):
-                low = lowered(word) if tokenizer.lowercase else word
-                if word in place:
-                    own.add(word)
-                elif low in place and low not in own and low not in lent:
-                    lent.add(low)
-                    word = low
-                else:
-                    continue
-                table[place[word]] = torch.from_numpy(row)
-            progress.advance(len(words))
-    n_found = len(own | lent)
-    if not n_found:
+    table, found = encoder.words.data.zero_(), set[str]()
+    for word, row in vectors_for(file, place, lowercase=tokenizer.lowercase):
+        table[place[word]] = torch.from_numpy(row)
+        found.add(word)
+    if not found:
         raise ConfigError(f"vectors={path!r} has a vector for none of the {len(place):,} words of the vocabulary")
-    return f"{path} has vectors for {n_found:,} of the {len(place):,} words of the vocabulary; the others are zeros"
+    return f"{path} has vectors for {len(found):,} of the {len(place):,} words of the vocabulary; the others are zeros"
 
 
-def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Findings]:
+def over_words(loaded: Loaded, path: str | Path, out: Path) -> tuple[Loaded, Findings]:
     """Rebuild the encoder over all words that have a vector in ``path``; also return findings for the user.
 
     What a layer computes from vectors does not depend on the number of words. The vectors must come from the same
-    training as those that the encoder learnt with. A decoder, which generates the old words, is dropped. ConfigError
-    for a model without a fixed table, and for vectors of another width or from another training.
+    training as those that the encoder learnt with. A decoder, which generates the old words, is dropped. ``out``: the
+    folder that will hold the result; the table is a temporary file beside it. ConfigError for a model without a fixed
+    table, and for vectors of another width or from another training; SaveError for a full disk.
     """
     encoder = loaded.objective.encoder
     if not isinstance(encoder, MtLstm) or not encoder.config.fixed_words:
@@ -73,7 +63,8 @@ def over_words(loaded: Loaded, path: str | Path) -> tuple[Loaded, Findings]:
             "which has learnt its own"
         )
     file = _of_width(encoder, path)
-    with tempfile.TemporaryFile() as rows:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with saving(out), tempfile.TemporaryFile(dir=out.parent) as rows:
         table = gather(file, rows, VectorOptions(lowercase=loaded.tokenizer.lowercase), None)
     n_known, n_lacking = _compare(encoder.words, loaded.tokenizer, table, path)
     tokenizer = loaded.tokenizer.with_words(table.words)

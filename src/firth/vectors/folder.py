@@ -7,7 +7,7 @@ copy of the table is ever in memory.
 import dataclasses
 import tempfile
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -35,7 +35,6 @@ from firth.text.corpus import CorpusReader, ReadReport
 from firth.text.shapes import SHAPES, shape_of
 from firth.text.tokenizer import Tokenizer
 from firth.text.tokenizer_kinds import WORDS
-from firth.text.wordpiece import WordSplitter
 from firth.training.checkpoint import load_tensors
 
 WordSplitting = Literal["words", "blanks"]
@@ -122,20 +121,21 @@ def convert_vectors(source: str | Path, out: str | Path, reading: VectorOptions 
 
     ``source`` may also be a folder of this system, to make another one with fewer words or another rule.
     """
-    file, lowercase = open_source(source, reading.glove_vocab)
-    reading = replace(reading, lowercase=lowercase) if reading.lowercase is None else reading
-    reading, kept = _as_the_folder(reading, Path(source)) if file.format == "firth" else (reading, None)
-    return write_vectors(file, out, reading, {"from": str(source), "format": file.format}, kept)
+    file, rules = open_source(source, reading.glove_vocab)
+    kept = None
+    if rules is not None:
+        reading, rules = _text_as_in(rules, reading)
+        reading, kept = _unknown_as_in(Path(source), reading)
+    return write_vectors(file, out, reading, {"from": str(source), "format": file.format}, kept, rules=rules)
 
 
-def open_source(path: str | Path, glove_vocab: Path | None = None) -> tuple[VectorFile, bool | None]:
-    """Open a file of word vectors, or a model folder as if it were one; also return whether text is read in lower case,
-    if known."""
+def open_source(path: str | Path, glove_vocab: Path | None = None) -> tuple[VectorFile, Tokenizer | None]:
+    """Open a file of word vectors, or a model folder as if it were one; also return the folder's tokenizer."""
     return _open_folder(Path(path)) if Path(path).is_dir() else (open_vectors(path, glove_vocab), None)
 
 
-def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
-    """Open a model folder as if it were a file of another tool; also return whether it reads text in lower case."""
+def _open_folder(folder: Path) -> tuple[VectorFile, Tokenizer | None]:
+    """Open a model folder as if it were a file of another tool; also return its tokenizer."""
     table = open_table(folder)
 
     def blocks() -> Iterator[VectorBlock]:
@@ -148,18 +148,32 @@ def _open_folder(folder: Path) -> tuple[VectorFile, bool]:
 
     grams = table.ngrams
     subwords = None if grams is None else Subwords(grams.rows.float().numpy(), grams.shortest, grams.longest)
-    return VectorFile(folder, "firth", table.rows.shape[1], blocks, subwords), table.lowercase
+    return VectorFile(folder, "firth", table.rows.shape[1], blocks, subwords), table.tokenizer
 
 
-def _as_the_folder(reading: VectorOptions, path: Path) -> tuple[VectorOptions, Tensor | None]:
-    """Fill in options from the model folder; also return its vectors of unknown words if they are kept."""
+def text_rules(*, lowercase: bool, split: WordSplitting, keep_accents: bool = True) -> Tokenizer:
+    """A tokenizer without words, which normalises and splits text: ``with_words`` builds one with the same rules."""
+    return Tokenizer.from_words(
+        WORDS.specials, lowercase=lowercase, keep_accents=lowercase and keep_accents, split=split
+    )
+
+
+def _text_as_in(rules: Tokenizer, reading: VectorOptions) -> tuple[VectorOptions, Tokenizer]:
+    """Fill in how text is read from a model's tokenizer; also return the tokenizer with what ``reading`` changes."""
+    own: tuple[bool, WordSplitting] = (rules.lowercase, "blanks" if len(rules.words("a,b")) == 1 else "words")
+    lowercase = own[0] if reading.lowercase is None else reading.lowercase
+    split = reading.split or own[1]
+    if (lowercase, split) != own:
+        rules = text_rules(lowercase=lowercase, split=split, keep_accents=rules.words("é") != ["e"])
+    return replace(reading, lowercase=lowercase, split=split), rules
+
+
+def _unknown_as_in(path: Path, reading: VectorOptions) -> tuple[VectorOptions, Tensor | None]:
+    """Fill in the rule for unknown words from a model folder; also return its vectors of them if they are kept."""
     located = find_format(path)
     if located.format.key != "firth":
         return reading, None
     folder = find_model(located.path)
-    if reading.split is None:
-        together = len(Tokenizer.load(folder).ids_many(["a,b"])[0]) == 1
-        reading = replace(reading, split="blanks" if together else "words")
     if reading.unknown is not None or read_about(folder)["system"] != "vectors":
         return reading, None
     unknown: Unknown = read_json(folder / "config.json")["unknown"]
@@ -190,11 +204,13 @@ def write_vectors(
     origin: dict[str, Any],
     kept: Tensor | None = None,
     found: ReadReport | None = None,
+    rules: Tokenizer | None = None,
 ) -> VectorsReport:
     """Write word vectors from any source as the new model folder ``out``.
 
     ``kept``: the vectors of unknown words, for the rule of ``reading``; None: they are computed. ``found``: the report
-    on the text that the vectors were trained on.
+    on the text that the vectors were trained on. ``rules``: how the model reads text, as ``reading`` says; None: with
+    accents.
     """
     out = Path(out)
     check_new(out)
@@ -204,7 +220,7 @@ def write_vectors(
     if reading.texts and reading.lowercase is None:
         # Which words of the texts are looked up depends on it.
         reading = replace(reading, lowercase=_is_lowercase(file))
-    wanted, read = _words_of(reading)
+    wanted, read = _words_of(reading, rules)
     found = found or read
     reports = list[VectorsReport]()
 
@@ -212,9 +228,7 @@ def write_vectors(
         with tempfile.TemporaryFile(dir=out.parent) as rows:
             table = gather(file, rows, reading, wanted)
             config, state = _finish(table, file, unknown, reading, kept)
-            tokenizer = Tokenizer.from_words(
-                table.words, lowercase=table.lowercase, keep_accents=table.lowercase, split=split
-            )
+            tokenizer = (rules or text_rules(lowercase=table.lowercase, split=split)).with_words(table.words)
             with torch.device("meta"):
                 encoder = Vectors(config)
                 objective = Cbow(encoder, CbowConfig())
@@ -267,21 +281,24 @@ def _plain(reading: VectorOptions) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items() if key != "texts"}
 
 
-def _words_of(reading: VectorOptions) -> tuple[Counter[str] | None, ReadReport]:
+def _words_of(reading: VectorOptions, rules: Tokenizer | None) -> tuple[Counter[str] | None, ReadReport]:
     """Count the words of the texts, as the model will see them (None without texts), with the reader's report."""
     if not reading.texts:
         return None, ReadReport()
-    reader = CorpusReader(reading.texts)
-    counts, splitter = Counter[str](), WordSplitter(lowercase=False)
-    for document in reader:
-        for text in document.paragraphs:
-            counts.update(splitter.count([text]) if reading.split == "words" else normalize("NFC", text).split())
-    if not reading.lowercase:
-        return counts, reader.report
-    lower = Counter[str]()
-    for word, n in counts.items():
-        lower[word.lower()] += n
-    return lower, reader.report
+    reader, counts = CorpusReader(reading.texts), Counter[str]()
+    rules = rules or text_rules(lowercase=bool(reading.lowercase), split=reading.split or "words")
+    for words in paragraphs_of_words(reader, rules):
+        counts.update(words)
+    return counts, reader.report
+
+
+def paragraphs_of_words(reader: CorpusReader, rules: Tokenizer) -> Iterator[list[str]]:
+    """Yield the words of each paragraph of a text, as a model with these rules sees them."""
+    with Progress("words", reader.total_bytes, "bytes") as progress:
+        for document in reader:
+            for text in document.paragraphs:
+                yield rules.words(text)
+            progress.advance(reader.bytes_consumed - progress.done)
 
 
 def _is_lowercase(file: VectorFile) -> bool:
@@ -321,7 +338,7 @@ def gather(file: VectorFile, rows: IO[bytes], reading: VectorOptions, wanted: Co
                 i
                 for i, name in enumerate(names)
                 if name not in special
-                and (allowed is None or name in allowed or (reading.lowercase and name.lower() in allowed))
+                and (allowed is None or name in allowed or (reading.lowercase and lowered(name) in allowed))
             ]
             if reading.max_words:
                 keep = keep[: reading.max_words + len(WORDS.specials) - len(words)]
@@ -339,6 +356,26 @@ def gather(file: VectorFile, rows: IO[bytes], reading: VectorOptions, wanted: Co
     lowercase = reading.lowercase if reading.lowercase is not None else n_cased < _CASED_SHARE * n_seen
     left_out = n_seen - len(special) - (len(words) - len(WORDS.specials))
     return Table(_all_lowered(words) if lowercase else words, table, frozenset(special), lowercase, left_out)
+
+
+def vectors_for(file: VectorFile, wanted: Collection[str], *, lowercase: bool) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each of the wanted words that a file has, with its vector; of a word that comes twice, the later counts.
+
+    ``lowercase``: text is read in lower case, so a word that the file has only with capitals has the vector of the
+    first such form.
+    """
+    own, lent = set[str](), set[str]()
+    with Progress("word vectors", None, "words") as progress:
+        for words, rows in distinct(file):
+            for word, row in zip(words, rows, strict=True):
+                low = lowered(word) if lowercase else word
+                if word in wanted:
+                    own.add(word)
+                    yield word, row
+                elif low in wanted and low not in own and low not in lent:
+                    lent.add(low)
+                    yield low, row
+            progress.advance(len(words))
 
 
 def lowered(word: str) -> str:

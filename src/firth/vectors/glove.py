@@ -26,7 +26,7 @@ from firth.vectors.train import write_words
 _BLOCK = 1 << 19
 # Counts per update. More are hardly faster and learn less from each count (docs/verbs/vectors.md).
 _BATCH = 1 << 11
-# The released code clips each gradient to this.
+# The released code clips each number of a vector's gradient to this.
 _LONGEST = 100.0
 
 
@@ -182,14 +182,15 @@ def _update(
 ) -> None:
     """Apply one step of AdaGrad to both sides of some counts, in place.
 
-    As in the released code, each count adds the square of its gradient times the learning rate.
+    As in the released code, each count adds the square of its gradient times the learning rate; biases are neither
+    clipped nor multiplied by the learning rate (specification of word vectors §2).
     """
     left, right = table[rows], table[columns]
     misses = (left[:, :-1] * right[:, :-1]).sum(1) + left[:, -1] + right[:, -1] - logs
     slope = (weights * misses)[:, None]
-    ones = torch.ones_like(slope)
-    gradients = torch.cat([slope * torch.cat([right[:, :-1], ones], 1), slope * torch.cat([left[:, :-1], ones], 1)])
-    gradients = gradients.clamp_(-_LONGEST, _LONGEST) * training.learning_rate
+    of_vectors = slope.repeat(2, 1) * torch.cat([right[:, :-1], left[:, :-1]])
+    of_vectors = of_vectors.clamp_(-_LONGEST, _LONGEST) * training.learning_rate
+    gradients = torch.cat([of_vectors, slope.repeat(2, 1)], 1)
     touched, places = torch.cat([rows, columns]).unique(return_inverse=True)
     nothing = table.new_zeros(len(touched), table.shape[1])
     # Before the step: applied one by one, each of a word's counts would have made the step of the next one smaller.

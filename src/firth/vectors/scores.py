@@ -75,11 +75,14 @@ def analogies(
     Source: word2vec compute-accuracy.c, which folds and knows 30,000; questions with unknown words, or with vectors of
     zeros, are not counted.
     """
-    groups = table.folded(first) if fold else _each(table, first)
+    groups = table.folded(first) if fold else {}
     known, right = dict.fromkeys(_sections(questions), 0), dict.fromkeys(_sections(questions), 0)
     asked = []
     for question in questions:
-        words = [groups.get(_key(word, table, fold), []) for word in question.words]
+        words = [
+            groups.get(table.read(word).upper(), []) if fold else _numbers(table, word, first)
+            for word in question.words
+        ]
         if all(words) and all(table.scales[numbers[0]] for numbers in words):
             asked.append((question.section, words))
             known[question.section] += 1
@@ -104,15 +107,9 @@ def _sections(questions: Sequence[AnalogyQuestion]) -> list[str]:
     return list(dict.fromkeys(question.section for question in questions))
 
 
-def _each(table: WordTable, first: int) -> dict[str, list[int]]:
-    last = table.n_special + first if first else len(table.words)
-    return {word: [number] for word, number in table.numbers.items() if number < last}
-
-
-def _key(word: str, table: WordTable, fold: bool) -> str:
-    if fold:
-        return word.upper()
-    return word.lower() if table.lowercase else word
+def _numbers(table: WordTable, word: str, first: int) -> list[int]:
+    number, last = table.number(word), table.n_special + first if first else len(table.words)
+    return [number] if number is not None and number < last else []
 
 
 def _totals(sections: Sequence[Section]) -> Iterator[Section]:
@@ -174,7 +171,8 @@ def similarity(table: WordTable, name: str, pairs: Sequence[Pair], *, fold: bool
     groups = table.folded() if fold else {}
     gold, cosines, made = list[float](), list[float](), 0
     for pair in pairs:
-        words = [table.words[groups[w.upper()][0]] if w.upper() in groups else w for w in (pair.a, pair.b)]
+        found = [(word, groups.get(table.read(word).upper())) for word in (pair.a, pair.b)]
+        words = [table.words[numbers[0]] if numbers else word for word, numbers in found]
         a, b = (table.unit(word) for word in words)
         if a is not None and b is not None and a.any() and b.any():
             gold.append(pair.score)

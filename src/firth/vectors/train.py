@@ -11,14 +11,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from firth.config import AMOUNT, COUNT, OPTIONAL_COUNT, SHARE, Bounds, check_bounds, option, to_dict
+from firth.config import AMOUNT, COUNT, OPTIONAL_COUNT, RATE, SHARE, Bounds, check_bounds, option, to_dict
 from firth.convert.word_vectors import Subwords, VectorFile, blocks_of
 from firth.errors import ConfigError, InputError
 from firth.files import as_text, check_new, saving, temporary_file
 from firth.progress import Progress
 from firth.text.corpus import CorpusReader, ReadReport
-from firth.text.words import build_blank_splitter, build_normalizer, build_pre_tokenizer
-from firth.vectors.folder import VectorOptions, VectorsReport, WordSplitting, rule_of, write_vectors
+from firth.vectors.folder import (
+    VectorOptions,
+    VectorsReport,
+    WordSplitting,
+    paragraphs_of_words,
+    rule_of,
+    text_rules,
+    write_vectors,
+)
 from firth.workers import WORKERS_EACH, check_processors, cpu_count
 
 # Bounds of seeds of NumPy's generators.
@@ -38,7 +45,7 @@ class VectorTraining:
     epochs: int = option(5, "times that the text is read", COUNT)
     min_count: int = option(5, "times that a word must occur", COUNT)
     sample: float | None = option(
-        None, "frequency above which words are left out at times; 0: none are; default 1e-3, fastText 1e-4", AMOUNT
+        None, "frequency above which words are left out at times; 0: none are; default 1e-3, fastText 1e-4", RATE
     )
     learning_rate: float = option(0.0, "learning rate at the start; 0: 0.025, with cbow or fastText 0.05", SHARE)
     n_buckets: int = option(2_000_000, "vectors for n-grams, of fastText", COUNT)
@@ -109,16 +116,10 @@ def write_words(
 
     Returns the number of words, and the reader's report on the text.
     """
-    normalizer = build_normalizer(lowercase=lowercase, keep_accents=lowercase, google=False)
-    splitter, n_words = build_pre_tokenizer() if split == "words" else build_blank_splitter(), 0
-    reader = CorpusReader(texts)
-    with Progress("words", reader.total_bytes, "bytes") as progress:
-        for document in reader:
-            for text in document.paragraphs:
-                words = [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
-                n_words += len(words)
-                file.write(" ".join(words) + "\n")
-            progress.advance(reader.bytes_consumed - progress.done)
+    reader, n_words = CorpusReader(texts), 0
+    for words in paragraphs_of_words(reader, text_rules(lowercase=lowercase, split=split)):
+        n_words += len(words)
+        file.write(" ".join(words) + "\n")
     return n_words, reader.report
 
 
@@ -128,6 +129,7 @@ def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> 
     from gensim.models.word2vec import LineSentence
 
     fast = training.kind == "fasttext"
+    rate = training.learning_rate or (0.05 if fast or training.algorithm == "cbow" else 0.025)
     options: dict[str, Any] = {
         "vector_size": training.width,
         "window": training.window,
@@ -136,7 +138,8 @@ def _train(gensim: Any, words: Path, n_words: int, training: VectorTraining) -> 
         "negative": training.negative,
         "hs": int(not training.negative),
         "sample": (1e-4 if fast else 1e-3) if training.sample is None else training.sample,
-        "alpha": training.learning_rate or (0.05 if fast or training.algorithm == "cbow" else 0.025),
+        "alpha": rate,
+        "min_alpha": 1e-4 * rate,  # as in word2vec.c; gensim's own default is 1e-4 at any rate
         "epochs": training.epochs,
         "seed": training.seed,
         "workers": training.workers or cpu_count(),
