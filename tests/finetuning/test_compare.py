@@ -281,14 +281,14 @@ def test_a_draw_without_a_rare_label_is_left_out(tmp_path: Path) -> None:
     told: list[str] = []
     results = compare("classify", config(tmp_path), tmp_path / "c", sizes=(20, 50), tell=told.append).results
     (skipped,) = results["skipped"]
-    assert skipped.startswith("all ways with 20 labels: ") and f"skipped: {skipped}" in told
+    assert skipped.startswith("all candidates with 20 labels: ") and f"skipped: {skipped}" in told
     assert results["minutes_for_all"] is None
     assert [n for n, _ in results["curve"]["baseline"]] == [50, 62]
 
 
 @pytest.mark.parametrize("key", ["data.limit", "data", "head.labels", "metric", "from_scratch"])
 def test_what_all_ways_share_is_not_set_for_some(key: str, files: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"--set {key}: all ways are compared on the same data, task and models"):
+    with pytest.raises(ConfigError, match=f"--set {key}: all candidates are compared on the same data, task"):
         compare("classify", config(files), tmp_path / "c", settings={key: "1"}, tell=lambda text: None)
     assert not (tmp_path / "c").exists()
 

@@ -136,6 +136,22 @@ def test_the_keys_of_the_training_data_are_read_again(tmp_path: Path, suffix: st
         evaluate(tmp_path / "tfidf", str(file("v", [{key: row[key]} for row in rows])), LabelledConfig())
 
 
+def test_questions_that_the_model_cannot_refuse_are_noted(tiny_run: Path, tmp_path: Path) -> None:
+    def squad(name: str, found: list[list[dict[str, Any]]]) -> str:
+        asked = [{"id": f"{name}{n}", "question": f"{name} {n}?", "answers": each} for n, each in enumerate(found)]
+        data = [{"paragraphs": [{"context": f"Ann sang {name}.", "qas": asked}]}]
+        return str(write(tmp_path / f"{name}.json", json.dumps({"data": data})))
+
+    answer = [{"text": "Ann", "answer_start": 0}]
+    said = "the file: 2 of 3 questions have no answer, but all training questions have one: the model always answers"
+    for name, answers, noted in (("all", [answer] * 4, True), ("some", [answer, answer, [], []], False)):
+        plain = {"task": "answer", "model": str(tiny_run), "data": {"train": squad(name, answers)}}
+        settings = ["train.precision=float32", "train.epochs=0.1"]
+        run_resolved(resolve(plain, settings, "test"), tmp_path / f"{name}-out", tell=lambda text: None)
+        notes = evaluate(tmp_path / f"{name}-out", squad("gold", [answer, [], []]))["notes"]
+        assert (said in notes) == noted
+
+
 def test_a_pre_trained_model_has_no_scores(tiny_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not fine-tuned for a task: fine-tune it"):
         evaluate(tiny_run, str(write(tmp_path / "g.tsv", GOLD)), LabelledConfig())

@@ -209,7 +209,7 @@ def test_the_weights_of_the_seeds_are_averaged(
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "score_split", killed)
+        patch.setattr(job, "decide_and_score", killed)
         with pytest.raises(SystemExit):
             run(plain, tmp_path / "cut", *settings)
     assert resume(tmp_path / "cut", QUIET).results["model"] == results["model"]
@@ -486,6 +486,27 @@ def test_the_head_of_a_fine_tuned_model_goes_on_to_the_same_task(plain: dict[str
         assert again.base.learnt_head(other) == {}
 
 
+def test_a_head_of_values_on_another_scale_starts_anew(tiny_run: Path, tmp_path: Path) -> None:
+    def plain(model: Path, most: int) -> dict[str, Any]:
+        file = tmp_path / f"{most}.tsv"
+        file.write_text("text\tlabel\n" + "".join(f"the river {n}\t{n % 5 * most / 4}\n" for n in range(20)), "utf-8")
+        return {"model": str(model), "task": "regress", "data": {"train": str(file)}}
+
+    first = tmp_path / "first"
+    run(plain(tiny_run, 100), first)
+    learnt = read_model(first / "model").objective.config
+    assert learnt.scale > 1
+    same, other = resolve(plain(first, 100), SETTINGS, "t"), resolve(plain(first, 5), SETTINGS, "t")
+    assert same.base.learnt_head(same.recipe) and not other.base.learnt_head(other.recipe)
+    assert any("training continues with the head" in note for note in same.labelled.notes)
+    (note,) = [note for note in other.labelled.notes if "head" in note and "scale" in note]
+    assert "the head starts anew" in note and not any("continues with the head" in n for n in other.labelled.notes)
+    settings = [*SETTINGS, f"head.centre={learnt.centre}", f"head.scale={learnt.scale}"]
+    assert all(setting in note for setting in settings[-2:])
+    kept = resolve(plain(first, 5), settings, "t")
+    assert kept.base.learnt_head(kept.recipe)
+
+
 def test_a_tagger_goes_on_without_the_crf_of_its_model(tiny_run: Path, tmp_path: Path) -> None:
     (tmp_path / "t.conll").write_text("Ann B-X\nmet O\n\nBob B-X\nran O\n\n" * 4)
     plain = {"model": str(tiny_run), "task": "tag", "data": {"train": str(tmp_path / "t.conll")}}
@@ -575,6 +596,13 @@ def test_options_that_came_later_do_not_stop_an_old_run(plain: dict[str, Any], t
             "adapt.transferred_groups=2 requires pre-trained",
         ),
         (["head.auxiliary_lm=0.5"], "auxiliary_lm=0.5: only a left-to-right encoder"),
+        (["head.windows.long=cut", "head.windows.stride=9"], "long=cut reads no windows: leave out head.windows"),
+        (["head.windows.long=cut", "head.windows.merge=max"], "long=cut reads no windows"),
+        (["train.batch_examples=abc"], "train.batch_examples = 'abc': expected int"),
+        (["train.batch_examples=0"], "train.batch_examples=0: expected at least 1"),
+        (["train=5"], "train must be a table of keys, not 5"),
+        (["head.labels=[0,1]"], r"head.labels=\[0, 1\]: expected a list of texts"),
+        (['model=["a"]'], "key 'model' is missing: give one"),
         (["head.windows.length=65"], "windows.length=65: this model reads sequences of at most 64"),
         (['head.network={pool="mean", layers=[7]}'], "layer 7 of an encoder with layers 0 .embeddings. to 2"),
     ],
@@ -623,17 +651,55 @@ def test_the_memory_of_a_grid_is_that_of_its_largest_run(plain: dict[str, Any], 
     assert told("0,1") == told("1,0") == told("0")
 
 
+def test_each_file_is_read_once_after_training(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most confident mistakes are found among the predictions that are scored."""
+    read, seen = job.row_outputs, list[int]()
+
+    def counted(model: Any, examples: Any, **options: Any) -> Any:
+        seen.append(len(examples))
+        return read(model, examples, **options)
+
+    monkeypatch.setattr(job, "row_outputs", counted)
+    monkeypatch.setattr("firth.finetuning.mistakes.answer_records", lambda loaded, records: pytest.fail("read again"))
+    monkeypatch.setattr("firth.finetuning.mistakes._MOST_WORDS", 0)  # no text is read again without a word
+    results = run(plain, tmp_path / "out").results
+    assert seen == [results["examples"]["held_out"], results["examples"]["dev"]]
+    model = load_model(tmp_path / "out")
+    rows = [line.split("\t") for line in Path(plain["data"]["dev"]).read_text().splitlines()[1:]]
+    answers = [(answer, label) for (text, label) in rows if (answer := model.predict(text)).label != label]
+    assert len(results["mistakes"]["examples"]) == min(len(answers), 10)
+    found = {(m["predicted"], round(m["probability"], 4)) for m in results["mistakes"]["examples"]}
+    assert found <= {(answer.label, round(answer.probability, 4)) for answer, _ in answers}
+
+
+def test_evaluations_keep_no_probabilities_of_all_labels(
+    plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+
+    def scored(task: str, records: Any, answers: Any, *others: Any) -> Any:
+        kept.extend(answers)
+        return score_outputs(task, records, answers, *others)
+
+    score_outputs = train.score_outputs
+    monkeypatch.setattr(train, "score_outputs", scored)
+    run(plain, tmp_path / "out")
+    assert kept and all(not answer.probabilities and answer.probability > 0 for answer in kept)
+
+
 def test_a_stop_in_the_last_evaluation_of_a_run_is_before_the_next_one(
     plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scored = train.score_split
+    scored = train.score_outputs
 
     def stopped(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return scored(*arguments)
 
     with monkeypatch.context() as context:
-        context.setattr(train, "score_split", stopped)
+        context.setattr(train, "score_outputs", stopped)
         with pytest.raises(KeyboardInterrupt, match="to resume: firth finetune --resume"):
             run(plain, tmp_path / "out", "train.seeds=2")
     done = [(tmp_path / "out" / "runs" / f"seed-{seed}" / "result.json").is_file() for seed in (1, 2)]
@@ -1075,6 +1141,22 @@ def test_the_settings_of_gpt(kind: str) -> None:
     # A frozen encoder has no language model to learn, but there is dropout on what the head reads.
     frozen = with_defaults(empty | {"adapt": {"frozen_groups": -1}}, "gpt", kind, 768, n_train=5000, documents=False)
     assert frozen["head"] == ({"shared_dropout": True} if kind == "choose" else {})
+    # A shared mask is for a single linear layer.
+    hidden = with_defaults(
+        empty | {"head": {"network": {"hidden_width": 9}}}, "gpt", kind, 768, n_train=5000, documents=False
+    )
+    assert "shared_dropout" not in hidden["head"]
+
+
+def test_a_shared_mask_is_not_of_a_hidden_layer(tiny_run: Path, tmp_path: Path) -> None:
+    rows = [{"text": f"a {n}", "question": "b", "choices": ["c", "d"], "label": 1} for n in range(9)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plain = {"model": str(tiny_run), "task": "choose", "data": {"train": str(tmp_path / "t.jsonl")}}
+    settings = ["head.shared_dropout=true", "head.network.hidden_width=9"]
+    assert resolve(plain, settings[:1], "t").recipe.head.shared_dropout
+    assert not resolve(plain, settings[1:], "t").recipe.head.shared_dropout
+    with pytest.raises(ConfigError, match="head.shared_dropout=true is for a single linear layer: set it to false, or"):
+        resolve(plain, settings, "t")
 
 
 # -- small parts ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from firth.cli import main
 from firth.config import read_json
 from firth.errors import ConfigError, InputError, SaveError
 from firth.finetuning import baseline
+from firth.finetuning.baseline import names_baseline, resolve_baseline
 
 VERBS = {"open": "in", "scan": "in", "fetch": "in", "send": "out", "reply": "out", "post": "out"}
 THINGS = ("file", "folder", "path", "disk", "letter", "page", "table", "door")
@@ -102,6 +104,7 @@ def test_show_recipe_prints_it_and_fits_nothing(files: Path, capsys: pytest.Capt
         ("classify", "tfidf", {"data.choose_on": "dev"}, "is tuned on training examples only"),
         ("classify", "tfidf", {"metric": "pearson"}, "expected one of"),
         ("classify", "tfidf", {"strength": 3.0}, "unknown key 'strength': did you mean 'strengths'"),
+        ("classify", "tfidf", {"train": 3}, "not trained in steps: leave out train, or give"),
     ],
 )
 def test_wrong_recipes_are_said(
@@ -117,6 +120,23 @@ def test_wrong_recipes_are_said(
             tell=lambda text: None,
         )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("plain", "message"),
+    [
+        ({"model": "tfidf", "task": "classify", "data": 5}, "t: data must be a table of keys, not 5"),
+        ({"model": "tfidf", "task": ["classify"]}, "t: key 'task' is missing: give one, such as --task classify"),
+    ],
+)
+def test_values_of_another_type_are_said(plain: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve_baseline(plain, [], "t")
+
+
+@pytest.mark.parametrize("model", [["tfidf"], {"tfidf": 1}, 5])
+def test_a_model_that_is_no_name_is_no_baseline(model: Any) -> None:
+    assert not names_baseline({"model": model}, [])
 
 
 def test_one_label_is_said(tmp_path: Path) -> None:

@@ -107,6 +107,13 @@ def test_the_best_runs_labels_baseline_and_confusions(tmp_path: Path) -> None:
     assert "Warning: the model predicts the same for every example: a" in page
 
 
+def test_a_matrix_that_fits_no_page_is_in_the_results(tmp_path: Path) -> None:
+    names = [f"label {n}" for n in range(31)]
+    many = BREAKDOWN | {"confusion_labels": names, "confusion": [], "confused": [["label 1", "label 2", 3]]}
+    page = write(tmp_path, results() | {"best_seed": 1, "breakdown": {"dev": many}})
+    assert "Which of the 31 labels are predicted as which others is in results.json." in page
+
+
 def write(folder: Path, found: dict[str, Any]) -> str:
     for run in found["runs"]:
         log = folder / run["folder"] / "log.jsonl"

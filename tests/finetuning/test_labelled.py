@@ -13,6 +13,7 @@ from firth.finetuning.labelled import LabelledData, check_metric, read_labelled
 from firth.finetuning.own_files import iter_file
 from firth.finetuning.recipe import LabelledConfig
 from firth.tasks.kinds import kind_of_task
+from firth.tasks.learnt import reads_pairs
 from firth.tasks.readers.files import Problems
 
 ROWS = [(f"text {i}", "ab"[i % 2]) for i in range(20)]
@@ -237,6 +238,24 @@ def test_scores_of_klue_are_for_its_entities_alone(tmp_path: Path, scheme: str) 
         # Labels of the head without training examples count too.
         with pytest.raises(ConfigError, match="metric='char_f1'"):
             check_metric(data, "char_f1", [*data.options["labels"], "B-CITY"])
+
+
+def test_labels_of_the_recipe_are_texts(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.tsv", table([(text, str(i % 2)) for i, (text, _) in enumerate(ROWS)]))
+    for named in ([0, 1], "01"):
+        with pytest.raises(ConfigError, match=r"^head\.labels=.*: expected a list of texts, such as head\.labels=\["):
+            read("classify", {"labels": named}, train=train)
+
+
+def test_a_claim_without_evidence_is_a_pair(tmp_path: Path) -> None:
+    claims = [
+        {"claim": text, "evidence": ["b"] if i % 2 else [], "label": ("SUPPORTS", "NOT ENOUGH INFO")[i % 2]}
+        for i, (text, _) in enumerate(ROWS)
+    ]
+    write(tmp_path / "train.jsonl", "".join(json.dumps(claim) + "\n" for claim in claims))
+    data = read("fact-checking", folder=str(tmp_path))
+    assert data.has_pairs and reads_pairs(data.train)
+    assert not read("classify", train=write(tmp_path / "u.tsv", table(ROWS))).has_pairs
 
 
 def test_f1_is_of_two_labels(tmp_path: Path) -> None:

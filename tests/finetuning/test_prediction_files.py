@@ -197,6 +197,14 @@ def test_tags_of_another_scheme_are_those_of_the_gold_examples(tmp_path: Path, n
     assert scores["tag_accuracy"] == scores["entity_f1"] == 1
 
 
+def test_a_predicted_tag_that_klue_does_not_have_is_wrong(tmp_path: Path) -> None:
+    gold = write(tmp_path / "gold.tsv", "안\tB-PS\n감\tO\n\n강\tB-LC\n")
+    known = scored("tag", gold, write(tmp_path / "a.conll", "안\tB-PS\n감\tO\n\n강\tO\n"))["scores"]
+    other = scored("tag", gold, write(tmp_path / "b.conll", "안\tB-PS\n감\tO\n\n강\tB-XX\n"))["scores"]
+    assert "char_f1" in known and "char_f1" not in other
+    assert (other["tag_accuracy"], other["entity_f1"]) == (pytest.approx(2 / 3), 0.5)
+
+
 @pytest.mark.parametrize("name", ["klue.tsv", "letters.conll"])
 def test_characters_are_read_in_klues_own_layout(tmp_path: Path, name: str) -> None:
     gold = "## 1\t<안:PS> 감\n안\tB-PS\n \tO\n감\tO\n\n## 2\t강\n강\tB-LC\n"

@@ -192,6 +192,15 @@ def test_vectors_that_do_not_fit_are_refused(
     assert not (tmp_path / "out" / "recipe.toml").exists()
 
 
+def test_words_with_capitals_stand_for_those_of_a_lower_cased_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("Paris 1 2\nPARIS 3 4\nThe 5 6\nthe 7 8\n")
+    tokenizer = Tokenizer.from_words([*WORDS.specials, "the", "paris", "oslo"], lowercase=True)
+    found = find_vectors(str(tmp_path / "v.txt"), tokenizer, 2)
+    rows = dict(zip(found.numbers.tolist(), found.rows.tolist(), strict=True))
+    assert rows == {4: [7.0, 8.0], 5: [1.0, 2.0]}
+    assert found.told.endswith("vectors for 2 of the vocabulary's 3 words")
+
+
 def test_vectors_of_other_words_are_refused(base: Path, tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("Fluss 1 2\nMarkt 3 4\n")
     with pytest.raises(ConfigError, match="has no vector for any of the 8 words"):

@@ -1,6 +1,7 @@
 """What a score hides: numbers per label, confusion matrices, baselines, and models with constant predictions."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -33,6 +34,22 @@ def test_labels_are_counted_and_scored() -> None:
     assert found.majority is not None and found.always is None
     assert (found.majority.answer, found.majority.metric, found.majority.score) == ("a", "accuracy", 0.5)
     assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
+
+
+def test_many_labels_have_a_list_in_the_place_of_a_matrix() -> None:
+    names = [f"label {n}" for n in range(50_000)]
+    texts = [Text("x", names[n]) for n in (7, 7, 7, 9)]
+    answers = [Labelled(names[n], 1.0, {}) for n in (8, 7, 8, 9)]
+    tracemalloc.start()
+    found = TASKS["classify"].break_down(texts, answers, names)
+    assert tracemalloc.get_traced_memory()[1] < 50e6  # a matrix would take 20 GB
+    tracemalloc.stop()
+    assert found.confusion == ()
+    assert found.confused == (("label 7", "label 8", 2), ("label 7", "label 7", 1), ("label 9", "label 9", 1))
+    assert (found.labels["label 7"].examples, found.labels["label 8"].predicted) == (3, 2)
+    assert found.majority is not None and (found.majority.answer, found.majority.score) == ("label 7", 0.75)
+    assert json.loads(json.dumps(found.to_dict())) == found.to_dict() and len(found.to_dict()["confused"]) == 3
+    assert "confused" not in labelled("ab", "ab").to_dict()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """One label, several, or a number: losses against torch's on merged logits, and answers made from outputs."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from firth.tasks.classify import (
     MultiLabelClassifier,
     Regressor,
     classify_answers,
+    classify_decisions,
     classify_examples,
     merged,
     multilabel_answers,
@@ -190,6 +192,8 @@ def test_windows_are_merged_in_training_as_in_answers(merge: Any) -> None:
     np.testing.assert_allclose(shares, trained.numpy(), atol=1e-6)
     assert [answer.label for answer in answers] == [LABELS[i] for i in trained.argmax(1)]
     assert all(answer.probability == max(answer.probabilities.values()) for answer in answers)
+    decided = classify_decisions(texts(None, None, None, None), examples, outputs, config)
+    assert decided == [replace(answer, probabilities={}) for answer in answers]
 
 
 def test_an_empty_second_text_is_none() -> None:

@@ -98,10 +98,25 @@ def test_words_outside_any_entity_are_scored_by_what_is_predicted() -> None:
     assert "entity_f1" in score_tags(*tagged("O:O"), ())
 
 
+@pytest.mark.parametrize("labels", [("O", "B-PER", "I-PER"), ("O", "B-PS", "I-PS")])
+def test_a_models_labels_decide_which_scores_there_are(labels: tuple[str, ...]) -> None:
+    """Seeds of one run predict differently, but have the same scores."""
+    names = [set(score_tags(*tagged(f"O:O O:{tag}"), labels)) for tag in labels]
+    assert names == [names[0]] * 3
+    assert ("char_f1" in names[0]) == ("B-PS" in labels)
+    assert "entity_f1" not in score_tags(*tagged("O:O O:NOUN"), ("NOUN", "O"))
+
+
+def test_scores_of_characters_are_not_of_words() -> None:
+    records = [Tagged("Ann ran", ((0, 3), (4, 7)), ("B-PS", "O"))]
+    scores = score_tags(records, [TaggedText(("B-PS", "O"), (1.0, 1.0), ())], ("O", "B-PS", "I-PS"))
+    assert scores["entity_f1"] == 1 and not {"char_f1", "char_f1_without_o", "entity_macro_f1"} & set(scores)
+
+
 def test_tags_of_klue_have_its_scores_without_spaces() -> None:
     records = [Tagged("김 a", ((0, 1), (1, 2), (2, 3)), ("B-PS", "O", "O"))]
     wrong_space = [TaggedText(("B-PS", "B-LC", "O"), (1.0,) * 3, ())]
-    scores = score_tags(records, wrong_space, ())
+    scores = score_tags(records, wrong_space, ("O", "B-PS", "I-PS", "B-LC", "I-LC"))
     assert scores["entity_macro_f1"] == 1
     # conlleval knows no spaces: it counts the space's entity.
     assert scores["precision"] == 0.5

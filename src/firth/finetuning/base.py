@@ -15,7 +15,6 @@ from firth.finetuning.recipe import AdaptConfig, Finetune
 from firth.folder import PRETRAINING, Loaded
 from firth.formats.table import open_model
 from firth.packed import Encoder
-from firth.progress import Progress
 from firth.systems import SYSTEMS, has_weights, size_named
 from firth.tasks.learnt import pretrained_summary, trained_length
 from firth.tasks.model import TaskModel
@@ -23,7 +22,7 @@ from firth.tasks.rows import RowMaker
 from firth.text.published import load_tokenizer
 from firth.text.tokenizer import Tokenizer
 from firth.training.layer_rates import layer_scales
-from firth.vectors.folder import open_source
+from firth.vectors.folder import open_source, vectors_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +88,33 @@ class Base:
         return encoder
 
     def learnt_head(self, recipe: Finetune) -> dict[str, Tensor]:
-        """A fine-tuned model's weights besides its encoder's, for a task of the same kind, labels and network.
+        """A fine-tuned model's weights besides its encoder's, for a task of the same kind, labels, network and scale.
 
         None of them if layers below the head start at random.
         """
-        if self.task is None or self.origin["task"] != recipe.kind or recipe.adapt.transferred_groups != -1:
+        if self.task is None or not self._has_head_for(recipe) or self.other_scale(recipe):
             return {}
+        return {name: weight for name, weight in self.task.state_dict().items() if not name.startswith("encoder.")}
+
+    def _has_head_for(self, recipe: Finetune) -> bool:
+        """Whether the model's head has the weights that the recipe's needs, on layers that keep theirs."""
+        if self.task is None or self.origin["task"] != recipe.kind or recipe.adapt.transferred_groups != -1:
+            return False
         options = ("network", "labels", "crf")  # those that decide which weights there are
         asked, learnt = ([getattr(head, name, None) for name in options] for head in (recipe.head, self.task.config))
-        state = self.task.state_dict() if asked == learnt else {}
-        return {name: weight for name, weight in state.items() if not name.startswith("encoder.")}
+        return asked == learnt
+
+    def other_scale(self, recipe: Finetune) -> str:
+        """A sentence if the model's head computes values on another scale than the recipe's, and so starts anew."""
+        if self.task is None or recipe.kind != "regress" or not self._has_head_for(recipe):
+            return ""
+        asked, learnt = recipe.head, self.task.config
+        if (asked.centre, asked.scale) == (learnt.centre, learnt.scale):
+            return ""
+        return (
+            f"the head starts anew, because that of {recipe.model} computes values on another scale; --set "
+            f"head.centre={learnt.centre} --set head.scale={learnt.scale} continues with it"
+        )
 
     def maker(self, head: Any) -> RowMaker:
         """The sequence builder for a task whose options are ``head``."""
@@ -159,8 +175,8 @@ class FirstVectors:
 def find_vectors(path: str, tokenizer: Tokenizer, width: int) -> FirstVectors:
     """Look up the words of a vocabulary in a file of vectors or a word-vector model.
 
-    A word without a vector takes that of its lower-case form. ConfigError for another width, and if no
-    word has a vector.
+    A word without a vector takes that of its lower-case form, and in a lower-cased vocabulary that of the first form
+    with capitals. ConfigError for another width, and if no word has a vector.
     """
     file, _ = open_source(path)
     if file.width != width:
@@ -171,13 +187,7 @@ def find_vectors(path: str, tokenizer: Tokenizer, width: int) -> FirstVectors:
     special = set(tokenizer.special_ids)
     numbers = {piece: i for i, piece in enumerate(tokenizer.pieces) if i not in special}
     wanted = numbers.keys() | {piece.lower() for piece in numbers}
-    rows: dict[str, Tensor] = {}
-    with Progress("word vectors", None, "words") as progress:
-        for words, block in file.blocks():
-            for word, row in zip(words, block, strict=True):
-                if word in wanted and word not in rows:
-                    rows[word] = torch.tensor(row)
-            progress.advance(len(words))
+    rows = {word: torch.tensor(row) for word, row in vectors_for(file, wanted, lowercase=tokenizer.lowercase)}
     sources = {piece: piece if piece in rows else piece.lower() for piece in numbers}
     filled = {numbers[piece]: rows[word] for piece, word in sources.items() if word in rows}
     if not filled:

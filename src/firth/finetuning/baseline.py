@@ -28,14 +28,14 @@ from firth.finetuning.baseline_report import write_baseline_report
 from firth.finetuning.calibrate import tempered
 from firth.finetuning.finetune import Finetuned
 from firth.finetuning.labelled import LabelledData, check_metric, read_labelled
-from firth.finetuning.recipe import LabelledConfig, data_config
+from firth.finetuning.recipe import NEEDED, LabelledConfig, data_config
 from firth.finetuning.results import RESULTS, summary
 from firth.inference.score import Scored, score_outputs, score_records
 from firth.manifest import file_sha256
 from firth.option_names import FOREIGN_FINETUNING_KEYS
 from firth.pretraining.run import RECIPE
 from firth.progress import say
-from firth.recipes import Settings
+from firth.recipes import Settings, check_recipe
 from firth.tasks.kinds import kind_of_task
 from firth.tasks.learnt import reads_pairs
 
@@ -73,26 +73,28 @@ class ResolvedBaseline(NamedTuple):
 
 def names_baseline(data: Mapping[str, Any], settings: Settings) -> bool:
     """Whether a recipe's model is a baseline, not an encoder."""
-    return override(dict(data), settings).get("model") in BASELINES
+    return str(override(dict(data), settings).get("model")) in BASELINES
 
 
 def resolve_baseline(data: Mapping[str, Any], settings: Settings, where: str) -> ResolvedBaseline:
     """Complete a recipe with everything that follows from the labelled data."""
     plain = override(dict(data), settings)
-    if not isinstance(plain.get("task"), str):
-        raise ConfigError(f"{where}: key 'task' is missing: give one, such as --task classify")
-    kind, name = kind_of_task(plain["task"]), plain["model"]
-    if kind not in _KINDS[name]:
-        others = [other for other, kinds in _KINDS.items() if kind in kinds]
-        advice = f"give --model {others[0]}" if others else "there is no baseline for it"
-        raise ConfigError(f"--model {name} is for {', '.join(_KINDS[name])}; task {plain['task']} is {kind}: {advice}")
+    name = plain["model"]
     neural = sorted(
         plain.keys() & {"head", "adapt", "optim", "train", "grid", "head_preset", "tokenizer", "from_scratch"}
     )
     if neural:
-        named = ", ".join(f"train.{key}" for key in plain["train"]) if neural == ["train"] else ", ".join(neural)
+        train = plain["train"] if neural == ["train"] and isinstance(plain["train"], Mapping) else {}
+        named = ", ".join([f"train.{key}" for key in train] or neural)
         raise ConfigError(f"{where}: a baseline is not trained in steps: leave out {named}, or give another --model")
-    plain.setdefault("data", {})
+    plain = check_recipe(
+        FitBaseline, plain, {}, where, tables=("data",), needed=NEEDED, foreign=FOREIGN_FINETUNING_KEYS
+    )
+    kind = kind_of_task(plain["task"])
+    if kind not in _KINDS[name]:
+        others = [other for other, kinds in _KINDS.items() if kind in kinds]
+        advice = f"give --model {others[0]}" if others else "there is no baseline for it"
+        raise ConfigError(f"--model {name} is for {', '.join(_KINDS[name])}; task {plain['task']} is {kind}: {advice}")
     config = data_config(plain, where)
     if config.choose_on == "dev":
         raise ConfigError("data.choose_on=dev: a baseline is tuned on training examples only: leave it out")

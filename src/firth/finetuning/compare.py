@@ -93,7 +93,7 @@ def compare(
         raise ConfigError(f"--minutes {minutes}: expected more than 0")
     if shared := [key for key in settings or {} if f"{key}.".startswith(tuple(f"{other}." for other in _SHARED))]:
         raise ConfigError(
-            f"--set {shared[0]}: all ways are compared on the same data, task and models, and --set changes the "
+            f"--set {shared[0]}: all candidates are compared on the same data, task and models, and --set changes the "
             "fine-tunings alone: leave it out, and choose the data and models with the flags (firth compare --help)"
         )
     if settings and not models:
@@ -101,7 +101,7 @@ def compare(
     if twice := [model for model, n in Counter(models).items() if n > 1]:
         raise ConfigError(f"{twice[0]} is given twice: give each model once")
     if not data.dev and not data.folder:
-        raise ConfigError("--dev is missing: the file of labelled examples that all ways are scored on")
+        raise ConfigError("--dev is missing: the file of labelled examples that all candidates are scored on")
     for model in models:
         if model in BASELINE.values():
             raise ConfigError(f"{model} is fitted in every comparison: leave it out of the models")
@@ -223,7 +223,7 @@ class _Comparing:
             self.tell(note)
         self.tell(
             f"{self.task}: {self.n_all:,} labelled examples, {len(self.dev):,} {self.split}; "
-            f"{len(self.ways)} way{'s' if len(self.ways) > 1 else ''}, up to {format_duration(self.budget_s)}"
+            f"{len(self.ways)} candidate{'s' if len(self.ways) > 1 else ''}, up to {format_duration(self.budget_s)}"
         )
         cells: dict[str, dict[int, dict[str, Any]]] = {way.folder: {} for way in self.ways}
         stages = self._stages()
@@ -280,7 +280,7 @@ class _Comparing:
                 self.labelled.notes.extend(f"with {n:,} labels: {note}" for note in rare)
             except InputError:
                 self.sizes.remove(n)
-                self.skipped.append(f"all ways with {n:,} labels: a draw of so few has one label only, or one example")
+                self.skipped.append(f"all candidates with {n:,} labels: the sample has one label only, or one example")
                 self.tell(f"skipped: {self.skipped[-1]}")
 
     def _stages(self) -> list[list[tuple[Way, int]]]:
@@ -337,12 +337,12 @@ class _Comparing:
         """Run fits one after the other; yields each with its cell."""
         for way, n in fits:
             self.number += 1
-            what = f"fit {self.number} of {self.n_fits}: {way.name}, {n:,} labels"
+            what = f"training run {self.number} of {self.n_fits}: {way.name}, {n:,} labels"
             started_at_s = time.monotonic()
 
             def show(line: str, what: str = what, started_at_s: float = started_at_s) -> None:
                 left_s = max(self.budget_s - self.spent_s - (time.monotonic() - started_at_s), 0.0)
-                left = f"at most {format_duration(left_s)} left" if left_s else "time is up: ending with this fit"
+                left = f"at most {format_duration(left_s)} left" if left_s else "time is up: the last training run"
                 self.status.show(f"{what}  {left}  {line}")
 
             try:
@@ -385,7 +385,7 @@ class _Comparing:
             raise KeyboardInterrupt(self._to_resume()) from None
 
     def _to_resume(self) -> str:
-        return f"finished fits are kept: the same command resumes in {self.out}"
+        return f"finished training runs are kept: the same command resumes in {self.out}"
 
     def fit(self, way: Way, n: int) -> dict[str, Any]:
         """Run one fit, score it on the dev examples, and store its cell."""
@@ -411,8 +411,8 @@ class _Comparing:
         if not way.joint:
             return ""
         if n not in cells["baseline"]:
-            return "the baseline is not fitted to so many"
-        return "" if self._encoders(way, n) else "neither of its models is fitted to so many"
+            return "the baseline was not trained on so many"
+        return "" if self._encoders(way, n) else "neither of its models was trained on so many"
 
     def _encoders_of(self, way: Way) -> list[Way]:
         """The ways whose models a joint one may have as its encoder."""

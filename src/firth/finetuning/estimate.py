@@ -29,8 +29,8 @@ _TICK_S = 1e-7
 _DOUBT = 1.2
 # Operations of the forward pass, as a share of those of a training step.
 _FORWARD = 1 / 3
-# How often the best run reads the dev files: for its scores, its mistakes, and for the comparison.
-_READS = 3
+# How often the best run reads the dev files: for its scores, and for the comparison.
+_READS = 2
 
 
 def estimate_s(resolved: Resolved) -> float:

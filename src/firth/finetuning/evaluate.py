@@ -32,7 +32,7 @@ from firth.tasks.kinds import kind_of_task, metrics_of
 from firth.tasks.learnt import check_pairs, learnt_columns, learnt_pairs
 from firth.tasks.published_answers import recover_published
 from firth.tasks.readers.files import Problems
-from firth.tasks.reading import check_labels, note_constant, read_dataset, split_files
+from firth.tasks.reading import check_labels, note_constant, note_unanswerable, read_dataset, split_files
 from firth.tasks.tag_units import in_units
 from firth.text.records import Text
 from firth.text.tokenizer import Tokenizer
@@ -166,11 +166,14 @@ def read_gold_of(
     ``task``: a data set, or empty for a file of the model's own kind. InputError for a label that the model does not
     know, and for pairs of texts where it has learnt from single ones, or the reverse.
     """
-    labels = getattr(task_model(loaded).config, "labels", ())
+    options = task_model(loaded).config
+    labels = getattr(options, "labels", ())
     config = _columns_of(task, loaded.task, data, config, problems, loaded.provenance, labels)
     records = read_gold(task or loaded.task, data, config, problems, split)
     if loaded.task == "tag":
-        records = in_units(records, task_model(loaded).config.unit, problems)
+        records = in_units(records, options.unit, problems)
+    if loaded.task == "answer" and not options.can_refuse:
+        note_unanswerable("the file", records, problems)
     pairs = learnt_pairs(loaded.provenance) if RECORDS[loaded.task] is Text else None
     return _checked(records, pairs, labels, problems)
 

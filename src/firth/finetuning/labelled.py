@@ -12,17 +12,17 @@ from firth.errors import ConfigError, InputError
 from firth.finetuning.head_options import head_options
 from firth.finetuning.own_files import read_own
 from firth.finetuning.recipe import LabelledConfig
-from firth.metrics.tagging import KLUE_NER_TAGS
 from firth.tasks.datasets import DATASETS
 from firth.tasks.kinds import kind_of_task, metrics_of
+from firth.tasks.learnt import reads_pairs
 from firth.tasks.readers.columns import check_not_swapped
 from firth.tasks.readers.files import Problems
 from firth.tasks.readers.texts import MULTILABEL_SEPARATOR
-from firth.tasks.reading import check_labels, note_constant, read_dataset, splits_in
-from firth.tasks.scoring import METRICS
+from firth.tasks.reading import check_labels, note_constant, note_unanswerable, read_dataset, splits_in
+from firth.tasks.scoring import METRICS, of_klue
 from firth.tasks.split import content_key, hold_out, is_divided, limit
 from firth.tasks.tag_units import in_units, unit_of_entities
-from firth.text.records import Question, Record, Text
+from firth.text.records import Record, Text
 
 # With fewer training examples a run is refused; from this share of one label on a note warns of it.
 _FEWEST, _SKEWED = 2, 0.75
@@ -58,8 +58,8 @@ class LabelledData:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether each example is a pair of texts. An empty second text counts as none."""
-        return all(getattr(record, "second", None) for record in self.train)
+        """Whether each example is a pair of texts; the second one may be empty."""
+        return reads_pairs(self.train) is True
 
 
 def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], scheme: str = "BIO") -> LabelledData:
@@ -86,18 +86,15 @@ def read_labelled(task: str, config: LabelledConfig, head: dict[str, Any], schem
             check_not_swapped(texts, [record.label for record in examples], config.columns, config.train)
     for name, records in dev.items():
         _note_shared(name, records, train, problems)
-    if not isinstance(head.get("labels", []), (list, tuple)):
-        raise ConfigError(f'head.labels={head["labels"]!r}: expected a list, such as head.labels=["no", "yes"]')
+    named = head.get("labels", [])
+    if not isinstance(named, (list, tuple)) or not all(isinstance(label, str) for label in named):
+        raise ConfigError(f'head.labels={named!r}: expected a list of texts, such as head.labels=["no", "yes"]')
     # From all training examples, before the limit.
     options = head_options(task, kind, train, head, scheme)
     n_read = len(train)
     for name, records in dev.items():
-        n_open = sum(isinstance(record, Question) and not record.answers for record in records)
-        if n_open and not head.get("can_refuse", options["can_refuse"]):
-            problems.note(
-                f"{name}: {n_open:,} of {len(records):,} questions have no answer, but all training questions have "
-                "one: the model always answers"
-            )
+        if kind == "answer" and not head.get("can_refuse", options["can_refuse"]):
+            note_unanswerable(name, records, problems)
     if config.limit:
         train = limit(train, config.limit, config.limit_seed)
         whole = ", in whole documents" if len(train) > config.limit else ""
@@ -232,7 +229,7 @@ def check_metric(data: LabelledData, metric: Any, labels: Sequence[str]) -> None
     known = [name for name in METRICS[data.kind] if name != "f1" or len(labels) == 2]
     if data.kind == "tag" and data.options["scheme"] == "plain":
         known = ["tag_accuracy"]
-    elif data.kind == "tag" and (data.options["unit"] == "word" or not _of_klue(labels)):
+    elif data.kind == "tag" and (data.options["unit"] == "word" or not of_klue(labels)):
         known = [name for name in known if "macro" not in name and "char" not in name]
     elif data.kind == "answer" and data.options["can_refuse"]:
         known = [name for name in known if "char" not in name]
@@ -240,11 +237,6 @@ def check_metric(data: LabelledData, metric: Any, labels: Sequence[str]) -> None
     known += [name for name in data.metrics if name not in METRICS[data.kind]]
     if metric not in known:
         raise ConfigError(f"metric={metric!r}: expected one of {', '.join(known)}")
-
-
-def _of_klue(tags: Sequence[str]) -> bool:
-    """Whether all entities are KLUE's, in any scheme; some scores are defined only for them."""
-    return {tag[2:] for tag in tags} <= {tag[2:] for tag in KLUE_NER_TAGS}
 
 
 def _published(task: str, config: LabelledConfig, problems: Problems) -> tuple[list[Record], dict[str, list[Record]]]:

@@ -108,10 +108,12 @@ def _labels(records: Sequence[Record], answers: Sequence[Any], problems: Problem
     gold = labels_of(records)
     predicted = {answer.label for answer in answers if isinstance(answer, Labelled)}
     predicted.update(label for answer in answers if isinstance(answer, MultiLabelled) for label in answer.labels)
+    # Not noted: a small file lacks some tags of its scheme.
+    tags = {tag for answer in answers if isinstance(answer, TaggedText) for tag in answer.tags}
     strange = sorted(predicted - set(gold))
     if strange:
         problems.note(f"predicted labels that no gold example has: {', '.join(strange)}")
-    return tuple(sorted({*gold, *strange}))
+    return tuple(sorted({*gold, *strange, *tags}))
 
 
 def _answers(kind: str, path: Path, records: Sequence[Record]) -> list[Any]:

@@ -28,7 +28,7 @@ from firth.head_presets import preset_named
 from firth.option_names import FOREIGN_FINETUNING_KEYS
 from firth.recipes import Settings, check_recipe, laid_over
 from firth.systems import SYSTEMS
-from firth.tasks.config import NETWORKS, BiLstmConfig
+from firth.tasks.config import NETWORKS, BiLstmConfig, WindowConfig
 from firth.tasks.kinds import SHORT_TASKS
 from firth.tasks.table import TASKS, Task
 from firth.training.config import OptimConfig
@@ -160,6 +160,8 @@ class Finetune:
 
     def __post_init__(self) -> None:
         self.optim.check_evaluations(self.train.evaluations_per_epoch, "train.evaluations_per_epoch")
+        _check_windows(self.head.windows)
+        _check_shared_dropout(self.head)
         if self.train.average_seeds and self._begins_random:
             raise ConfigError(
                 "train.average_seeds=true requires pre-trained weights and a single layer on them: networks that begin "
@@ -195,8 +197,24 @@ class Finetune:
         return TASKS[self.kind]
 
 
+# Both are checked here, not in the head's own options: models that were trained with them before can still be read.
+def _check_windows(windows: WindowConfig) -> None:
+    if windows.long == "cut" and (windows.stride, windows.merge) != (0, "mean"):
+        raise ConfigError(
+            "head.windows.long=cut reads no windows: leave out head.windows.stride and head.windows.merge, or set "
+            "head.windows.long=windows"
+        )
+
+
+def _check_shared_dropout(head: Any) -> None:
+    if getattr(head, "shared_dropout", False) and getattr(head.network, "hidden_width", 0):
+        raise ConfigError(
+            "head.shared_dropout=true is for a single linear layer: set it to false, or head.network.hidden_width=0"
+        )
+
+
 _TABLES = ("data", "head", "adapt", "optim", "train")
-_NEEDED = {"model": "give one, such as --model runs/a", "task": "give one, such as --task classify"}
+NEEDED = {"model": "give one, such as --model runs/a", "task": "give one, such as --task classify"}
 # Scores on different data cannot be compared, so the grid does not vary the data.
 _IN_GRID = ("head", "adapt", "optim", "train")
 _SAME_FOR_ALL = (
@@ -231,11 +249,13 @@ _BATCH_DOCUMENTS = 8
 def plain_recipe(data: Mapping[str, Any], settings: Settings, where: str) -> dict[str, Any]:
     """Apply settings to a recipe's plain data; checks keys and tables."""
     plain = check_recipe(
-        Finetune, data, settings, where, tables=_TABLES, needed=_NEEDED, foreign=FOREIGN_FINETUNING_KEYS
+        Finetune, data, settings, where, tables=_TABLES, needed=NEEDED, foreign=FOREIGN_FINETUNING_KEYS
     )
     if plain["task"] in SHORT_TASKS:
         plain["task"], preset = SHORT_TASKS[plain["task"]]
         plain["head_preset"] = plain.get("head_preset") or preset
+    # The number of epochs follows from these values before the whole recipe is built and checked.
+    from_dict(TuneConfig, plain["train"], where, prefix="train.", foreign=FOREIGN_FINETUNING_KEYS)
     return plain
 
 
@@ -268,6 +288,8 @@ def with_defaults(
     small = small_settings(kind, said["head"], n_layers, pairs=pairs) if is_small(width, has_summary) else None
     if small is not None:
         usual, epochs, updates = laid_over(usual, small.tables_of(n_train)), small.epochs, small.updates_of(n_train)
+    if _hidden_width(said["head"].get("network")):
+        known.discard("shared_dropout")  # it is for a single linear layer
     if said["adapt"].get("frozen_groups"):
         known.discard("mark_shared_words")  # embeddings that would not learn
     if said["adapt"].get("frozen_groups") == -1:
@@ -323,6 +345,10 @@ def count_updates(n_train: int, batch_examples: int, epochs: float) -> int:
 
 def _kind(network: Any) -> Any:
     return network.get("kind", "linear") if isinstance(network, Mapping) else "linear"
+
+
+def _hidden_width(network: Any) -> Any:
+    return network.get("hidden_width") if isinstance(network, Mapping) else None
 
 
 def _fitting(own: Mapping[str, Any], said: Any, kind: str) -> dict[str, Any]:

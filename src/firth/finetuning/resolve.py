@@ -84,6 +84,8 @@ def resolve(data: Mapping[str, Any], settings: Settings, where: str) -> Resolved
         labelled.notes.append(
             f"training continues with the head of {recipe.model}: its task, labels and network are the same"
         )
+    elif told := base.other_scale(recipe):
+        labelled.notes.append(told)
     for settings in combinations(recipe.grid):
         check_own(varied(recipe, settings).head.network, base.system_name, base.tokenizer)
     return Resolved(recipe, base, labelled)

@@ -20,13 +20,15 @@ from firth.finetuning.features import store_features
 from firth.finetuning.recipe import Finetune, count_updates
 from firth.folder import Loaded, read_weights, tensor_names, write_model
 from firth.inference.outputs import row_outputs
-from firth.inference.score import EncodedSplit, read_split, score_split
+from firth.inference.score import EncodedSplit, Scored, read_split, score_outputs
 from firth.machine import Machine, free_memory
 from firth.systems import SYSTEMS
 from firth.tasks.example_source import ExampleSource
+from firth.tasks.kinds import kind_of_task
 from firth.tasks.learnt import PAIRS, reads_pairs
 from firth.tasks.model import TaskModel
-from firth.tasks.rows import Example
+from firth.tasks.rows import Example, Outputs
+from firth.tasks.table import TASKS
 from firth.text.records import Record
 from firth.training.checkpoint import list_checkpoints
 from firth.training.collectives import World
@@ -170,7 +172,15 @@ def _judge(run: Run, model: TaskModel, held: EncodedSplit) -> dict[str, float]:
     outputs = row_outputs(model, held.examples, budget_tokens=recipe.train.batch_tokens, dtype=run.machine.dtype)
     if recipe.kind in ("multilabel", "answer"):  # with the threshold that calibration would fit
         options, _ = calibrate(recipe.kind, options, held, outputs)
-    return score_split(recipe.task, held, outputs, options).scores
+    return decide_and_score(recipe.task, held, outputs, options)[1].scores
+
+
+def decide_and_score(
+    task: str, split: EncodedSplit, outputs: Sequence[Outputs], options: Any
+) -> tuple[list[Any], Scored]:
+    """Predictions from ``outputs``, without what scores do not read, and their scores; ``options``: the head's."""
+    answers = TASKS[kind_of_task(task)].decide(split.records, split.examples, outputs, options)
+    return answers, score_outputs(task, split.records, answers, getattr(options, "labels", ()), split.noted)
 
 
 def _save_model(run: Run, model: TaskModel, place: Path, facts: dict[str, Any], weights: dict[str, Tensor]) -> None:

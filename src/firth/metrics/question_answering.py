@@ -21,7 +21,7 @@ def normalise_answer(text: str) -> str:
     """Lower-case text without ASCII punctuation, articles (a, an, the) and surplus white space, removed in this order.
 
     Source: normalize_answer of SQuAD's evaluate-v1.1.py and evaluate-v2.0.py. Accents and other punctuation stay.
-    Letters that macOS decomposes, of which the scripts know nothing, are composed.
+    Differs: letters that macOS decomposes are composed, so that an answer is equal to itself.
     """
     text = normalize("NFC", text).lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
@@ -30,8 +30,8 @@ def normalise_answer(text: str) -> str:
 def normalise_korean_answer(text: str) -> str:
     """Lower-case text with quotes and brackets made spaces, without other ASCII punctuation and surplus white space.
 
-    Source: normalize_answer of KorQuAD's evaluate-v1.0.py. Decomposed syllables (macOS), of which it knows nothing, are
-    composed, so that an answer is equal to itself.
+    Source: normalize_answer of KorQuAD's evaluate-v1.0.py. Differs: syllables that macOS decomposes are composed, so
+    that an answer is equal to itself.
     """
     return " ".join(normalize("NFC", text).translate(_KOREAN_QUOTES).lower().translate(_NO_PUNCTUATION).split())
 

@@ -13,6 +13,8 @@ from firth.tasks.scoring import has_entities
 from firth.tasks.tag_schemes import OUTSIDE, split_tag
 from firth.text.records import Choice, Question, Tagged, Text
 
+# Most labels of a confusion matrix, which has a cell for each two of them; of more labels the pairs are listed.
+MOST_LABELS = 30
 # Two predictions that differ by less than this share of the labels' range count as equal.
 _SAME_SHARE = 1e-3
 
@@ -42,21 +44,26 @@ class Breakdown:
     """An evaluation broken down by label.
 
     ``unit``: what ``labels`` count. ``confusion``: how often a gold label (row) was predicted as another (column), both
-    in the order of ``confusion_labels``; for taggers it counts words, without the prefixes of entity tags. ``always``:
-    the prediction, if the model made the same one for every example although the gold labels differ.
+    in the order of ``confusion_labels``; for taggers it counts words, without the prefixes of entity tags.
+    ``confused``: instead of the matrix of more than ``MOST_LABELS`` labels, the gold and predicted labels that occur
+    together, and how often. ``always``: the prediction, if the model made the same one for every example although the
+    gold labels differ.
     """
 
     unit: str = "examples"
     labels: dict[str, LabelScore]
     confusion_labels: tuple[str, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
+    confused: tuple[tuple[str, str, int], ...] = ()
     majority: MajorityScore | None = None
     always: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain data that JSON can hold."""
+        """Convert to plain data that JSON can hold, with ``confused`` only for many labels."""
         rows = [list(row) for row in self.confusion]
-        return asdict(self) | {"confusion_labels": list(self.confusion_labels), "confusion": rows}
+        plain = asdict(self) | {"confusion_labels": list(self.confusion_labels), "confusion": rows}
+        confused = [list(pair) for pair in plain.pop("confused")]
+        return plain | ({"confused": confused} if confused else {})
 
 
 def break_down_labels(texts: Sequence[Text], answers: Sequence[Labelled], labels: Sequence[str]) -> Breakdown:
@@ -97,7 +104,7 @@ def break_down_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], la
     """Break down tagging: entities by type, or words by tag. Confusion matrix and baseline count words."""
     gold = [tuple(record.tags or ()) for record in records]
     predicted = [answer.tags for answer in answers]
-    of_entities = has_entities(gold, predicted)
+    of_entities = has_entities(gold, predicted, labels)
     name = _type_of if of_entities else str
     words = [[name(tag) for tags in some for tag in tags] for some in (gold, predicted)]
     known = sorted({*words[0], *words[1]}, key=lambda label: (of_entities and label == OUTSIDE, label))
@@ -136,18 +143,17 @@ def break_down_choices(records: Sequence[Choice], answers: Sequence[Chosen], lab
 
 
 def _of_pairs(gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str], metric: str) -> Breakdown:
-    numbers = {label: i for i, label in enumerate(labels)}
-    table = np.zeros((len(labels), len(labels)), np.int64)
-    np.add.at(table, ([numbers[label] for label in gold], [numbers[label] for label in predicted]), 1)
-    n_gold, n_predicted = table.sum(1).tolist(), table.sum(0).tolist()
-    best = int(np.argmax(n_gold))
-    return Breakdown(
-        labels={label: _score(n_gold[i], n_predicted[i], int(table[i, i])) for label, i in numbers.items()},
+    n_gold, n_predicted, n_pairs = Counter(gold), Counter(predicted), Counter(zip(gold, predicted, strict=True))
+    best = max(labels, key=n_gold.__getitem__)
+    found = Breakdown(
+        labels={label: _score(n_gold[label], n_predicted[label], n_pairs[label, label]) for label in labels},
         confusion_labels=tuple(labels),
-        confusion=tuple(map(tuple, table.tolist())),
-        majority=MajorityScore(labels[best], metric, n_gold[best] / len(gold)),
+        majority=MajorityScore(best, metric, n_gold[best] / len(gold)),
         always=_same(gold, predicted),
     )
+    if len(labels) > MOST_LABELS:
+        return replace(found, confused=tuple((*pair, n) for pair, n in n_pairs.most_common()))
+    return replace(found, confusion=tuple(tuple(n_pairs[a, b] for b in labels) for a in labels))
 
 
 def _score(n_gold: int, n_predicted: int, n_right: int) -> LabelScore:

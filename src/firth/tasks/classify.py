@@ -4,6 +4,7 @@ Source: google-research/bert run_classifier.py (specification of tasks §2, §3)
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -194,12 +195,29 @@ def classify_answers(
     texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: ClassifyConfig
 ) -> list[Labelled]:
     """Predict the most probable label of each text."""
-    shares = softmax(text_logits(outputs, config.merge) / config.temperature)
-    best = [config.labels[i] for i in shares.argmax(1)]
-    rows = [dict(zip(config.labels, row, strict=True)) for row in shares.tolist()]
+    shares = _shares(outputs, config)
+    decided = _decided(shares, examples, config)
+    rows = (dict(zip(config.labels, row.tolist(), strict=True)) for row in shares)
+    return [replace(answer, probabilities=row) for answer, row in zip(decided, rows, strict=True)]
+
+
+def classify_decisions(
+    texts: Sequence[Text], examples: Sequence[Example], outputs: Sequence[Outputs], config: ClassifyConfig
+) -> list[Labelled]:
+    """``classify_answers`` without the probabilities of all labels, which would fill the memory if there are many."""
+    return _decided(_shares(outputs, config), examples, config)
+
+
+def _shares(outputs: Sequence[Outputs], config: ClassifyConfig) -> Float[np.ndarray, "E K"]:
+    """The probability of each label."""
+    return softmax(text_logits(outputs, config.merge) / config.temperature)
+
+
+def _decided(shares: Float[np.ndarray, "E K"], examples: Sequence[Example], config: ClassifyConfig) -> list[Labelled]:
+    best, most = shares.argmax(1).tolist(), shares.max(1).tolist()
     return [
-        Labelled(label, row[label], row, _windows(example, config), example.cut)
-        for label, row, example in zip(best, rows, examples, strict=True)
+        Labelled(config.labels[i], share, {}, _windows(example, config), example.cut)
+        for i, share, example in zip(best, most, examples, strict=True)
     ]
 
 

@@ -11,7 +11,7 @@ from firth.files import write_text
 from firth.tasks.datasets import DATASETS, Dataset, Names
 from firth.tasks.readers.files import Problems, make_each
 from firth.tasks.tag_schemes import OUTSIDE, split_tag
-from firth.text.records import Record, Tagged, Text
+from firth.text.records import Question, Record, Tagged, Text
 
 R = TypeVar("R", bound=Record)
 
@@ -125,6 +125,16 @@ def note_constant(name: str, records: Sequence[Any], labels: Sequence[str], prob
     tags = {tag for record in records if isinstance(record, Tagged) for tag in record.tags or ()}
     if tags == {OUTSIDE} and any(split_tag(label)[0] for label in labels if label != OUTSIDE):
         problems.note(f"{name}: all words have the tag {OUTSIDE}: scores of entities are 0")
+
+
+def note_unanswerable(name: str, records: Sequence[Any], problems: Problems) -> None:
+    """Note if some questions have no answer, for a model that answers every question."""
+    n_open = sum(isinstance(record, Question) and not record.answers for record in records)
+    if n_open:
+        problems.note(
+            f"{name}: {n_open:,} of {len(records):,} questions have no answer, but all training questions have "
+            "one: the model always answers"
+        )
 
 
 def _labels(record: Record) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from firth.metrics.question_answering import korquad_v1, squad_v1, squad_v2
 from firth.metrics.tagging import KLUE_NER_TAGS, conlleval, klue_ner_scores, token_accuracy
 from firth.tasks.predictions import Answered, Chosen, Labelled, MultiLabelled, TaggedText, Valued
 from firth.tasks.tag_schemes import OUTSIDE, split_tag
+from firth.tasks.tag_units import unit_of
 from firth.text.records import Choice, Question, Tagged, Text
 
 Scores = dict[str, float]
@@ -73,17 +74,18 @@ def score_from(texts: Sequence[Text], answers: Sequence[Valued], positive_from: 
 def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels: Sequence[str]) -> Scores:
     """Score tags: ``tag_accuracy``; for entities ``entity_f1``, ``precision``, ``recall``.
 
-    For KLUE's tags also ``entity_macro_f1`` and ``char_f1``, as its baseline computes them, and
+    For characters with KLUE's tags also ``entity_macro_f1`` and ``char_f1``, as its baseline computes them, and
     ``char_f1_without_o``, as its documentation defines it.
+
+    ``labels`` decide on these, not the predictions: all seeds of a run have the same scores.
     """
     gold = [_gold(record.tags, record.where) for record in records]
     predicted = [answer.tags for answer in answers]
     scores = {"tag_accuracy": token_accuracy(gold, predicted)}
-    if has_entities(gold, predicted):
-        tags = {tag for sentence in gold for tag in sentence}
+    if has_entities(gold, predicted, labels):
         found = conlleval(gold, predicted)
         scores |= {"entity_f1": found.f1, "precision": found.precision, "recall": found.recall}
-        if tags <= set(KLUE_NER_TAGS) and {tag for sentence in predicted for tag in sentence} <= set(KLUE_NER_TAGS):
+        if of_klue(labels) and unit_of(records) == "character":
             letters = [[record.text[a:b] != " " for a, b in record.spans] for record in records]
             klue = klue_ner_scores(_only(gold, letters), _only(predicted, letters))
             scores["entity_macro_f1"] = klue["entity_macro_f1"]
@@ -92,14 +94,20 @@ def score_tags(records: Sequence[Tagged], answers: Sequence[TaggedText], labels:
     return scores
 
 
-def has_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> bool:
+def of_klue(labels: Sequence[str]) -> bool:
+    """Whether all entities are KLUE's, in any scheme; some scores are defined only for them."""
+    entities, known = ({split_tag(tag)[1] for tag in tags} - {""} for tags in (labels, KLUE_NER_TAGS))
+    return bool(entities) and entities <= known
+
+
+def has_entities(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], labels: Sequence[str]) -> bool:
     """Whether tags mark entities, in any scheme; part-of-speech tags do not.
 
-    Gold tags decide; if all of them are O, the predicted ones.
+    Gold tags decide; if all of them are O, the labels; without any (a file of predictions), the predicted tags.
     """
-    tags = {tag for sentence in gold for tag in sentence} - {OUTSIDE}
-    if tags:
-        return any(split_tag(tag)[0] for tag in tags)
+    for tags in ({tag for sentence in gold for tag in sentence}, {*labels}):
+        if tags - {OUTSIDE}:
+            return any(split_tag(tag)[0] for tag in tags - {OUTSIDE})
     return all(split_tag(tag)[0] for sentence in predicted for tag in sentence)
 
 
