@@ -16,7 +16,7 @@ help:
 	@echo "make coverage  all tests with the share of lines that they run"
 	@echo "make wheel   build dist/firth-*.whl"
 	@echo "make models  rebuild every model of the recorded results (DATA=../shared/data)"
-	@echo "make study   fine-tune them on seventeen tasks, about 150 minutes on two cores; what is done is kept"
+	@echo "make study   fine-tune the shipped models on seventeen tasks, many hours on two cores; what is done is kept"
 	@echo "make bench   measure this machine beside other libraries, more than an hour; writes docs/benchmarks.md"
 	@echo "make torture kill, fill the disk and damage files, hours on two cores, resumable; writes docs/robustness.md"
 	@echo "make audit   look up known vulnerabilities of the pinned dependencies, where a network allows it"
@@ -68,7 +68,7 @@ models:
 
 study:
 	@scripts/setup report
-	.venv/bin/firth study finetuning --data "$(DATA)" --models models --out runs/study
+	.venv/bin/firth study finetuning --data "$(DATA)" --out runs/study
 
 bench:
 	@scripts/setup report,bench

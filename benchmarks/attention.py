@@ -34,7 +34,7 @@ MULTIPLES = {"one length": 1, "multiple of 8": 8, "multiple of 16": 16, "multipl
 MULTIPLES |= {"least cost": AS_IT_IS}
 BEFORE = packed.SHORT_ROW, packed.GROUP_MULTIPLE, attention._BFLOAT16_FROM
 COLUMNS: measure.Columns = (
-    ("name", "rows", "{}"),
+    ("name", "sequences", "{}"),
     ("dtype", "type", "{}"),
     ("form", "form", "{}"),
     ("forward_ms", "forward, ms", "{:.1f}"),
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         attention._FUSED_FROM.update(fused_from)
     return measure.write(
         f"attention{'' if has_fast_bfloat16() else '-float32'}",
-        title=f"Forms of attention on a processor{'' if has_fast_bfloat16() else ' without bfloat16'}",
+        title=f"Forms of attention on a CPU{'' if has_fast_bfloat16() else ' without bfloat16'}",
         target="",
         about=f"About {TOKENS:,} tokens, {HEADS} heads of {WIDTH}, no dropout; last about {FEW_TOKENS} tokens, "
         f"{FEW_HEADS} heads, written out. The layouts are compared with the kernel "
@@ -137,8 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         settings={"heads": HEADS, "width": WIDTH},
         checks=[],
         tables=[
-            measure.table("Kernels, rows of one length", COLUMNS, kernels),
-            measure.table("Layouts, rows of several lengths", COLUMNS, layouts),
+            measure.table("Kernels, sequences of one length", COLUMNS, kernels),
+            measure.table("Layouts, sequences of several lengths", COLUMNS, layouts),
             measure.table("Layouts, a small model's micro-batch", COLUMNS, few),
         ],
     )

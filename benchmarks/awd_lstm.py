@@ -171,9 +171,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         checks += same
     return measure.write(
         "awd_lstm",
-        title="A training step of AWD-LSTM on a processor",
+        title="A training step of AWD-LSTM on a CPU",
         target="at least 1.5 times fastai's module",
-        about=f"{ROWS} rows of {LENGTH} words, {WORDS:,} words in the softmax, published dropout and "
+        about=f"{ROWS} sequences of {LENGTH} words, {WORDS:,} words in the softmax, published dropout and "
         "penalties; forward and backward, no optimiser.",
         arguments=options,
         settings={"rows": ROWS, "length": LENGTH, "words": WORDS},

@@ -25,12 +25,12 @@ from firth.packed import Rows, to_padded
 
 SIZES = {"tiny": (8, 12), "elmo-mini": (128, 512), "elmo-small": (128, 1024), "elmo": (512, 4096)}
 KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
-    "a stream, 32 rows of 20": lambda rng: np.full(32, 20),
+    "a stream, 32 sequences of 20": lambda rng: np.full(32, 20),
     "32 sentences, about 19 words": lambda rng: np.clip(rng.lognormal(2.9, 0.4, 32), 4, 64).astype(int),
 }
 COLUMNS: measure.Columns = (
     ("name", "size", "{}"),
-    ("rows", "rows", "{}"),
+    ("rows", "sequences", "{}"),
     ("form", "form", "{}"),
     ("forward", "tokens/s, forward", "{:,.0f}"),
     ("both", "tokens/s, forward and backward", "{:,.0f}"),
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             checks += same
     return measure.write(
         "elmo",
-        title="The LSTMs of ELMo on a processor",
+        title="The LSTMs of ELMo on a CPU",
         target="",
         about="Two layers in each direction, float32, no dropout; words are vectors already. The loop over time is "
         "written for this comparison, in plain PyTorch: no library that is kept has the cell with its clips.",

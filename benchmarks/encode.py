@@ -310,12 +310,12 @@ def run(options: Namespace, folder: Path) -> Path:
     plain = not has_fast_bfloat16()
     return measure.write(
         f"encode-{options.texts}{'-float32' if plain else ''}",
-        title=f"Texts to vectors, BERT-{size}: {options.texts}{', a processor without bfloat16' if plain else ''}",
+        title=f"Texts to vectors, BERT-{size}: {options.texts}{', a CPU without bfloat16' if plain else ''}",
         target="at least 12 times transformers as users run it, twice the best setting of any peer, and 60 % of "
-        "the limit" if size == "base" else "",
+        "peak" if size == "base" else "",
         about=f"{len(some)} texts ({options.texts}; {where}), {n_tokens:,} tokens, {n_tokens / len(some):.0f} a text; "
         f"batches of {BATCH} make {padded[0]:,} tokens with padding, {padded[1]:,} when sorted. Vectors are means of "
-        "the top layer; tokenisation is timed too. The limit is the fastest matrix product of the same run; the "
+        "the top layer; tokenisation is timed too. Peak is the fastest matrix product of the same run; the "
         "model's operations are counted on real tokens.",
         arguments=options,
         settings={"size": size, "texts": options.texts, "n": len(some), "tokens": n_tokens, "batch": BATCH,

@@ -183,9 +183,9 @@ def run(options: Namespace, folder: Path) -> Path:
         title=f"Fine-tuning steps, BERT-{size}",
         target="at least 4 times transformers' Trainer" if size == "base" else "",
         about=f"{steps} steps of {BATCH} sentences ({source}), {n_tokens:,} tokens, about {padded:,} with padding; two "
-        "labels; dropout 0.1; each side with its own defaults, from the same weights and rows. Making the trainer is "
-        "inside the timing; making rows, scoring and saving are not. Checked: loss and norm of the gradient of all "
-        "rows before the first step, dropout off.",
+        "labels; dropout 0.1; each side with its own defaults, from the same weights and sequences. Making the trainer "
+        "is inside the timing; making sequences, scoring and saving are not. Checked: loss and norm of the gradient of "
+        "all sequences before the first step, dropout off.",
         arguments=options,
         settings={"size": size, "steps": steps, "batch": BATCH, "tokens": n_tokens, "padded": padded, "ours": OURS,
                   "dtype": {name: str(each.machine.dtype) for name, each in ours.items()}},

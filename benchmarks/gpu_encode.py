@@ -137,14 +137,14 @@ def run(options: Namespace, size: str, length: int, folder: Path) -> Path:
         sys.exit(f"error: nothing of ours ran: {' '.join(field.notes)}")
     measured = rates(field.works, options.repeats, device=options.device)
     best = max((r for r in measured if r.name in OURS), key=lambda r: r.tokens_per_s or 0.0).name
-    what = f"rows of {length}" if length else "rows as long as sentences"
+    what = f"sequences of {length}" if length else "sequences as long as sentences"
     return measure.write(
         f"gpu-encode-{size}-{length}",
-        title=f"States of ids on a card, BERT-{size}, {what}",
+        title=f"States of ids on a GPU, BERT-{size}, {what}",
         target="",
-        about=f"{len(rows)} rows, {sum(lengths):,} tokens in one batch without padding, {_ROUNDS} times; the other "
-        f"side in rectangles of at most {PEER_BATCH_TOKENS:,} slots, sorted by length. From ids on the host to states "
-        "on the card. The limit is the fastest matrix product (8192×8192×8192) of the same run; memory is what each "
+        about=f"{len(rows)} sequences, {sum(lengths):,} tokens in one batch without padding, {_ROUNDS} times; the "
+        f"other side in rectangles of at most {PEER_BATCH_TOKENS:,} slots, sorted by length. From ids on the host to "
+        "states on the GPU. Peak is the fastest matrix product (8192×8192×8192) of the same run; memory is what each "
         "contestant adds, at its highest.",
         arguments=options,
         settings={"size": size, "length": length, "tokens": sum(lengths), "rows": len(rows)},

@@ -133,11 +133,11 @@ def run(options: Namespace, size: str, length: int, folder: Path) -> Path:
     shapes = ", ".join(f"{g['input_ids'].shape[0]}×{g['input_ids'].shape[1]}" for g in given)
     return measure.write(
         f"gpu-pretrain-step-{size}-{length}",
-        title=f"A pre-training step on a card, BERT-{size}, rows of {length}",
-        target="50 % of the limit for BERT-base and 60 % for BERT-large at 512; at least 2.5 times transformers",
+        title=f"A pre-training step on a GPU, BERT-{size}, sequences of {length}",
+        target="50 % of peak for BERT-base and 60 % for BERT-large at 512; at least 2.5 times transformers",
         about=f"Masked words and next sentences, {_STEPS} steps of one batch, {n_tokens / _STEPS:,.0f} tokens each "
         f"({shapes} with padding), made-up words in the lengths of articles; bfloat16 autocast, dropout 0.1, none "
-        "inside attention; the optimiser's update and clipping included. The limit is the fastest matrix product "
+        "inside attention; the optimiser's update and clipping included. Peak is the fastest matrix product "
         "(8192×8192×8192) of the same run; memory is what each contestant adds, at its highest.",
         arguments=options,
         settings={"size": size, "length": length, "batch_tokens": options.batch_tokens, "tokens": n_tokens},

@@ -21,11 +21,11 @@ from firth.pretraining.recipe import read_recipe
 
 # A row's name, the model that the batches are for, and its settings.
 READINGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "pairs, rows of 128": ("bert-base", {"data.length": 128}),
-    "pairs, rows of 512": ("bert-base", {"data.length": 512}),
-    "documents, rows of 512": ("bert-base", {"data.length": 512, "data.instances": '"documents"'}),
-    "pairs, rows of 512, whole words": ("bert-base", {"data.length": 512, "masking.whole_words": "true"}),
-    "left to right, rows of 512": ("bert-ltr-base", {"data.length": 512}),
+    "pairs, sequences of 128": ("bert-base", {"data.length": 128}),
+    "pairs, sequences of 512": ("bert-base", {"data.length": 512}),
+    "documents, sequences of 512": ("bert-base", {"data.length": 512, "data.instances": '"documents"'}),
+    "pairs, sequences of 512, whole words": ("bert-base", {"data.length": 512, "masking.whole_words": "true"}),
+    "left to right, sequences of 512": ("bert-ltr-base", {"data.length": 512}),
 }
 BATCH_TOKENS = 16_384
 COLUMNS: measure.Columns = (
@@ -80,8 +80,8 @@ def run(options: Namespace, folder: Path) -> Path:
         "loader",
         title="Batches for pre-training, one thread",
         target="at least 3 million tokens a second and core",
-        about=f"All batches of an epoch over {sum(info.tokens for info in shards):,} pieces in {len(shards)} shards, "
-        f"{batch_tokens:,} tokens a batch: plan of the rows, masks, packing, as training reads them; files are in "
+        about=f"All batches of an epoch over {sum(info.tokens for info in shards):,} tokens in {len(shards)} shards, "
+        f"{batch_tokens:,} tokens a batch: plan of the sequences, masks, packing, as training reads them; files are in "
         "memory already.",
         arguments=options,
         settings={"batch_tokens": batch_tokens, "shards": len(shards)},

@@ -32,7 +32,7 @@ Columns = Sequence[tuple[str, str, str]]
 RATE_COLUMNS: Columns = (
     ("name", "", "{}"),
     ("tokens_per_s", "tokens/s", "{:,.0f}"),
-    ("share", "of the limit", "{:.0%}"),
+    ("share", "% of peak", "{:.0%}"),
     ("seconds", "seconds", "{:.3g}"),
     ("least_s", "least", "{:.3g}"),
     ("most_s", "most", "{:.3g}"),

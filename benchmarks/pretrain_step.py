@@ -123,8 +123,8 @@ def run(options: Namespace, folder: Path) -> Path:
         title=f"A pre-training step, BERT-{size}",
         target=target.get(size, ""),
         about=f"Masked words and next sentences from {source}, {n_tokens:,} tokens in {_STEPS} steps of one batch each "
-        f"({shapes} with padding); dropout 0.1; the optimiser's update and clipping included, making batches not. The "
-        "limit is the fastest matrix product of the same run. Checked: loss and norm of the gradient before the first "
+        f"({shapes} with padding); dropout 0.1; the optimiser's update and clipping included, making batches not. "
+        "Peak is the fastest matrix product of the same run. Checked: loss and norm of the gradient before the first "
         "step, dropout off.",
         arguments=options,
         settings={"size": size, "batch_tokens": BATCH_TOKENS[size], "length": 128, "tokens": n_tokens, "text": source,

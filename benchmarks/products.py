@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     columns: measure.Columns = (("name", "", "{}"), *((str(n), f"{n:,} rows", "{:.1f}") for n in ROWS))
     return measure.write(
         f"products{'' if has_fast_bfloat16() else '-float32'}",
-        title=f"Products of an encoder's layers{'' if has_fast_bfloat16() else ', a processor without bfloat16'}",
+        title=f"Products of an encoder's layers{'' if has_fast_bfloat16() else ', a CPU without bfloat16'}",
         target="",
         about=f"{n_layers} layers of width {width}, four products each (of query, key and value; after attention; and "
         "the two of the feed-forward part), one after the other, so that weights come from memory. Milliseconds of "

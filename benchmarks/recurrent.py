@@ -25,7 +25,7 @@ from firth.packed import Rows, like_lengths, to_padded
 
 WIDTH, LAYERS = 256, 2
 COLUMNS: measure.Columns = (
-    ("name", "rows", "{}"),
+    ("name", "sequences", "{}"),
     ("dtype", "type", "{}"),
     ("form", "form", "{}"),
     ("slots", "slots a token", "{:.2f}"),
@@ -117,11 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         checks.append(check)
     return measure.write(
         "recurrent",
-        title="Forms of the BiLSTM on a processor",
+        title="Forms of the BiLSTM on a CPU",
         target="",
         about=f"{LAYERS} layers, {WIDTH} wide in each direction, over vectors as wide as a layer of BERT-mini; one "
-        "forward and backward. The rectangles are the best ones if a step costs so many rows besides its own; slots a "
-        f"token: what they hold. The package counts {recurrent._STEP_ROWS:g}.",
+        "forward and backward. The rectangles are the best ones if a step costs so many sequences besides its own; "
+        f"slots a token: what they hold. The package counts {recurrent._STEP_ROWS:g}.",
         arguments=options,
         settings={"width": WIDTH, "layers": LAYERS},
         checks=checks,

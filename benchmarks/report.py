@@ -19,10 +19,33 @@ HEAD = """# Benchmarks
 
 Firth side by side with other libraries. Each table comes from one run on one machine, in which the contestants took
 turns; it shows the median of the timings, with the shortest (*least*) and longest (*most*) beside it. *Firth is* says
-how many times faster Firth did the same work. *Of the limit* is speed as a share of the fastest matrix product measured
-in the same run. [benchmarks/](../benchmarks/README.md) says what counts and how to repeat the measurements.
+how many times faster Firth did the same work. *% of peak* is speed as a share of the fastest matrix product measured in
+the same run. [benchmarks/](../benchmarks/README.md) says what counts and how to repeat the measurements.
 `benchmarks/report.py` writes this page from [the records](../benchmarks/results), which contain every timing.
 """
+
+# Terms of older records, and those of the page.
+TERMS = {
+    "% of the limit": "% of peak",
+    "| of the limit |": "| % of peak |",
+    "The limit is": "Peak is",
+    "| words right |": "| masked-LM accuracy |",
+    "| deviation |": "| standard deviation |",
+    "the same new weights": "the same random initialisation",
+    "weights and rows": "weights and sequences",
+    "making rows": "making sequences",
+    "of all rows": "of all sequences",
+    "plan of the rows": "plan of the sequences",
+    "so many rows": "so many sequences",
+    "rows of": "sequences of",
+    "| rows |": "| sequences |",
+    "rectangles, 1 rows": "rectangles, 1 sequence",
+    "rectangles, 8 rows": "rectangles, 8 sequences",
+    "rectangles, 32 rows": "rectangles, 32 sequences",
+    "pieces": "tokens",
+    "a processor": "a CPU",
+    "on a card": "on a GPU",
+}
 
 
 def place(path: Path) -> tuple[int, str]:
@@ -31,10 +54,17 @@ def place(path: Path) -> tuple[int, str]:
     return (found[0] if found else len(ORDER), path.stem)
 
 
+def in_terms(section: str) -> str:
+    """A section in the terms of the page."""
+    for old, new in TERMS.items():
+        section = section.replace(old, new)
+    return section
+
+
 def page(results: Path) -> str:
     """The whole page."""
     paths = sorted(results.glob("*.json"), key=place)
-    sections = [markdown(json.loads(path.read_text("utf-8"))) for path in paths]
+    sections = [in_terms(markdown(json.loads(path.read_text("utf-8")))) for path in paths]
     return "\n".join([HEAD, *(sections or ["Nothing is recorded yet: `make bench`.\n"])])
 
 

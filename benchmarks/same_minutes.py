@@ -45,11 +45,11 @@ COLUMNS: measure.Columns = (
     ("minutes", "minutes", "{:.1f}"),
     ("steps", "steps", "{:,}"),
     ("tokens_per_s", "tokens/s", "{:,.0f}"),
-    ("loss", "masked-LM loss, rows of documents", "{:.3f}"),
-    ("right", "words right", "{:.1%}"),
+    ("loss", "masked-LM loss, sequences of documents", "{:.3f}"),
+    ("right", "masked-LM accuracy", "{:.1%}"),
     ("block_loss", "the same, blocks across documents", "{:.3f}"),
     ("sst2", "SST-2 dev accuracy", "{:.2%}"),
-    ("sst2_sd", "deviation", "{:.2%}"),
+    ("sst2_sd", "standard deviation", "{:.2%}"),
 )
 
 
@@ -245,10 +245,11 @@ def run(options: Namespace, folder: Path) -> Path:
         "same-minutes",
         title="The same minutes of pre-training",
         target="a lower masked-LM loss and a better dev score than transformers after 30 minutes of a core",
-        about=f"BERT-{size} from the same new weights, masked words alone, rows of {LENGTH}, {ROWS * LENGTH:,} tokens "
-        "a step, AdamW with the same rates, no dropout. The Trainer reads blocks that are cut across documents, as "
-        "transformers' example makes them; held-out words are asked in such blocks and in rows of documents, of both "
-        f"models the same ones. SST-2: fine-tuned by one recipe, {SEEDS} seeds, {MOST_EXAMPLES:,} examples once.",
+        about=f"BERT-{size} from the same random initialisation, masked words alone, sequences of {LENGTH}, "
+        f"{ROWS * LENGTH:,} tokens a step, AdamW with the same learning rates, no dropout. The Trainer reads blocks "
+        "that are cut across documents, as transformers' example makes them; held-out words are asked in such blocks "
+        "and in sequences of documents, of both models the same ones. SST-2: fine-tuned by one recipe, "
+        f"{SEEDS} seeds, {MOST_EXAMPLES:,} examples once.",
         arguments=options,
         settings={"size": size, "minutes": amount.minutes, "length": LENGTH, "rows": ROWS, "peak_rate": PEAK_RATE,
                   "warmup": WARMUP, "beta2": BETA2, "decay": DECAY},

@@ -270,7 +270,7 @@ def run(options: Namespace, folder: Path) -> Path:
         state = Run(options, folder, work, expected / np.linalg.norm(expected, axis=1, keepdims=True), progress)
         for name, (server, precision) in chosen.items():
             if precision == "bfloat16" and not has_fast_bfloat16():
-                state.notes.append(f"{name}: left out, this processor has no bfloat16 units.")
+                state.notes.append(f"{name}: left out, this CPU has no bfloat16 units.")
                 continue
             if time.monotonic() > until_s:
                 state.notes.append(f"{name}: left out, {options.minutes:g} minutes were over.")

@@ -3,7 +3,7 @@
     .venv/bin/python scripts/record_study.py finetuning runs/study
     .venv/bin/python scripts/record_study.py directionality runs/directionality
 
-and so on for ablations, representations, senses and unknown-words.
+and so on for ablations, learning, representations, senses and unknown-words.
 
 Cells that the folder lacks keep their recorded values, and so do remarks (interpretations written by hand). The hours
 and the machine are then those of the first recording, and the commit of each later cell follows that of the first.
@@ -19,9 +19,10 @@ from recorded import commit, made_on
 
 from firth.config import read_json
 from firth.files import write_json
-from firth.studies import directionality_report, representations_report, senses_report
+from firth.studies import directionality_report, learning_report, representations_report, senses_report
 from firth.studies.finetuning import BASELINE
 from firth.studies.finetuning_report import label_curves
+from firth.studies.learning import PREDICTED_FOR
 
 OUT = Path("docs/results")
 COLOURS = ("#cc79a7", "#0072b2", "#d55e00", "#009e73")
@@ -66,6 +67,7 @@ def label_figure(facts: dict[str, Any]) -> Figure:
 PICTURES = {
     "finetuning": ("finetuning-labels.png", label_figure),
     "directionality": ("directionality.png", directionality_report.score_figure),
+    "learning": ("learning.png", lambda facts: learning_report.seed_figure(facts, PREDICTED_FOR)),
     "representations": ("representations.png", representations_report.score_figure),
     "senses": ("senses.png", senses_report.sense_figure),
 }

@@ -17,6 +17,8 @@ from firth.studies.ablations_report import ablation_table, model_table
 from firth.studies.directionality_report import direction_table, pretraining_table, published_table
 from firth.studies.finetuning import SCRATCH
 from firth.studies.finetuning_report import baselines, feature_table, label_table, task_table
+from firth.studies.learning import TOKENS
+from firth.studies.learning_report import learning_table
 from firth.studies.representations_report import cost_table, layer_table, representation_table
 from firth.studies.representations_report import label_curves as error_curves
 from firth.studies.senses import SenseRules
@@ -40,8 +42,8 @@ What the recorded runs show, followed by the numbers and the commands that repro
   on your labels.
 - **Continued pre-training on a domain's text**, with an extended vocabulary, improves masked-LM loss and downstream
   accuracy ([table](#continued-pre-training-on-a-domain)).
-- **Compare with the standard deviation.** Scores are mean ± standard deviation over seeds; a difference smaller than
-  the standard deviation means nothing.
+- **Compare with the standard deviation.** Scores are mean ± standard deviation over seeds; a difference of about one
+  standard deviation between means of three seeds is not evidence; [`firth compare`](verbs/compare.md) gives intervals.
 
 ## How it was recorded
 
@@ -65,7 +67,8 @@ TERMS = {
 }
 
 
-def run_section(title: str, name: str) -> str:
+def run_section(title: str, name: str, *, superseded: bool = False) -> str:
+    """A pre-training run; without its masked sentences if a later run supersedes it."""
     facts: dict[str, Any] = json.loads((OUT / f"{name}.json").read_text("utf-8"))
     corpus, encoder = facts["corpus"], facts["recipe"]["encoder"]
     train, optim = facts["recipe"]["train"], facts["recipe"]["optim"]
@@ -104,16 +107,26 @@ def run_section(title: str, name: str) -> str:
             for cased in [facts.get("pseudo_perplexity")]
             if cased
         ),
+        *([] if superseded else masked_sentences(facts["examples"])),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def masked_sentences(examples: list[dict[str, Any]]) -> list[str]:
+    return [
         "\nMasked tokens of held-out sentences, chosen by a hash, with the three most probable predictions:\n",
         "| sentence | original | predictions |",
         "|---|---|---|",
         *(
             f"| {clean(e['text'])} | {e['was']} | {', '.join(f'{clean(b)} {p:.0%}' for b, p in e['best'][:3])} |"
-            for e in facts["examples"]
+            for e in examples
         ),
-        "",
     ]
-    return "\n".join(lines)
+
+
+# Variations whose cells have another name in the record.
+RENAMED = {"random start": "random initialisation"}
 
 
 def earlier(record: dict[str, Any]) -> list[str]:
@@ -121,7 +134,9 @@ def earlier(record: dict[str, Any]) -> list[str]:
 
 
 def machine_of(record: dict[str, Any]) -> str:
-    return str(record["machine"]).replace("processor thread", "CPU thread")
+    machine = str(record["machine"]).replace("processor thread", "CPU thread")
+    # Records of pre-training runs count the threads of each process.
+    return machine.replace(" 1 CPU threads,", " 1 CPU thread per process,")
 
 
 def clean(text: str) -> str:
@@ -174,7 +189,7 @@ def study_section() -> str:
         ]
     lines = [
         "## What pre-training is worth\n",
-        "```\nfirth study finetuning --data ../shared/data --models models --out runs/study\n```\n",
+        "```\nfirth study finetuning --data ../shared/data --out runs/study\n```\n",
         *earlier(record),
         f"The shipped models, fine-tuned, {scratch}and a baseline without pre-training. "
         "Scores on dev files in percent, mean ± standard deviation over three seeds, with all labels; every choice was "
@@ -192,8 +207,30 @@ def study_section() -> str:
         *markdown(*filled(*label_table(facts))),
         "",
         *record["remarks"]["labels"],
+        "The last column is the mean difference ± half of its 95 % interval; all other ± are standard deviations.",
         "",
     ]
+    return "\n".join(lines)
+
+
+def learning_section() -> str:
+    record: dict[str, Any] = json.loads((OUT / "learning.json").read_text("utf-8"))
+    facts = record["facts"]
+    lines = [
+        "## What makes a small BERT learn\n",
+        "```\nfirth study learning --data ../shared/data --models models --out runs/learning\n```\n",
+        "One change at a time to the pre-training of `bert-mini`; [learning](learning.md#the-study) says what each row "
+        "is. Held-out masked-LM loss with the published masks, by sequence length; tokens until the loss was below a "
+        "value; the share of minimal pairs (every tenth) whose grammatical sentence is the likelier one. Mean ± "
+        "standard deviation over seeds; predictions were written down before. "
+        f"{len(facts)} cells, {record['hours']:.1f} core-hours, on {machine_of(record)}, torch {record['torch']}, "
+        f"commit {record['commit']}.\n",
+    ]
+    for budget in TOKENS:
+        header, rows = learning_table(facts, budget)
+        if rows:
+            lines += [f"### {budget} tokens\n", *markdown(header, rows), ""]
+    lines += ["![each seed](results/learning.png)\n", *record["remarks"].get("text", []), ""]
     return "\n".join(lines)
 
 
@@ -300,6 +337,7 @@ def ablations_section() -> str:
     ]
     for name, ablation in ABLATIONS.items():
         header, rows = ablation_table(facts, name)
+        rows = [[RENAMED.get(row[0], row[0]), *row[1:]] for row in rows]
         if rows:
             lines += [f"### {name}\n", *markdown(header, rows), f"\nPaper: {ablation.source}.\n"]
             lines += [*remarks.get(name, []), ""]
@@ -400,19 +438,20 @@ def markdown(header: list[str], rows: list[list[Any]]) -> list[str]:
 
 if __name__ == "__main__":
     sections = [
-        run_section("The shipped English model, firth-mini-en", "firth-mini-en"),
-        run_section("Its second run: longer sequences and lower case", "firth-mini-en-long"),
-        run_section("Its third run, of short sequences", "firth-mini-en-third"),
+        run_section("The shipped English model, firth-mini-en", "firth-mini-en", superseded=True),
+        run_section("Its second run: longer sequences and lower case", "firth-mini-en-long", superseded=True),
+        run_section("Its third run, of short sequences", "firth-mini-en-third", superseded=True),
         run_section("Its fourth run, on a GPU", "firth-mini-en-fourth"),
-        run_section("The shipped Korean model, firth-mini-ko", "firth-mini-ko"),
-        run_section("Its second run: longer sequences, in Korean", "firth-mini-ko-long"),
-        run_section("Its third run, in Korean", "firth-mini-ko-third"),
+        run_section("The shipped Korean model, firth-mini-ko", "firth-mini-ko", superseded=True),
+        run_section("Its second run: longer sequences, in Korean", "firth-mini-ko-long", superseded=True),
+        run_section("Its third run, in Korean", "firth-mini-ko-third", superseded=True),
         run_section("Its fourth run, in Korean, on a GPU", "firth-mini-ko-fourth"),
         run_section("A larger English model: 8 layers of 512", "bert-medium-en"),
         demo_section(),
         study_section(),
     ]
     later = {
+        "learning": learning_section,
         "domain": domain_section,
         "directionality": directionality_section,
         "translation": translation_section,

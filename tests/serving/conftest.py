@@ -102,7 +102,7 @@ def predictors(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     records = [Tagged(text.text, text.spans, ("O", "O", "B-X"))]
     found["baseline"] = Baseline(fit_commonest_tag(records, CommonestTagConfig(labels=("O", "B-X", "I-X"))))
     plain = [Tagged(text.text, text.spans, ("O", "O", "X"))]
-    found["plain tags"] = Baseline(fit_commonest_tag(plain, CommonestTagConfig(labels=("O", "X"), scheme="plain")))
+    found["plain-tags"] = Baseline(fit_commonest_tag(plain, CommonestTagConfig(labels=("O", "X"), scheme="plain")))
     single = [Text("a good day", "yes"), Text("a bad day", "no"), Text("good", "yes"), Text("bad", "no")]
     found["tfidf"] = Baseline(fit_tfidf("classify", ("no", "yes"), single, [], lambda texts, answers: 0.0).model)
     return found

@@ -430,7 +430,7 @@ def test_hugging_faces_tasks(serve: Serve, predictors: dict[str, Any]) -> None:
             client.post("/models/choose/pipeline/multiple-choice", {"inputs": choice}),
             client.post("/models/masked/pipeline/fill-mask", {"inputs": f"the {MASK} is {MASK}"}),
             client.post("/models/baseline/pipeline/token-classification", {"inputs": "The farmer"}),
-            client.post("/models/plain tags/pipeline/token-classification", {"inputs": "The farmer"}),
+            client.post("/models/plain-tags/pipeline/token-classification", {"inputs": "The farmer"}),
             client.post(
                 "/models/classify/pipeline/text-classification",
                 {"inputs": [{"text": "a", "text_pair": "b"}], "parameters": {"top_k": 1}},
@@ -439,7 +439,7 @@ def test_hugging_faces_tasks(serve: Serve, predictors: dict[str, Any]) -> None:
         return [answer.json() for answer in await asyncio.gather(*asked)]
 
     root, tagged, answered, chosen, masked, baseline, plain, pair = serve(
-        work, "classify", "tag", "answer", "choose", "masked", "baseline", "plain tags"
+        work, "classify", "tag", "answer", "choose", "masked", "baseline", "plain-tags"
     )
     assert labels(root[0]) == pytest.approx(predictors["classify"].predict("the river").probabilities, abs=1e-5)
     entities = predictors["tag"].predict(sentence).entities

@@ -41,11 +41,12 @@ def compare(
     train
         File of labelled examples to learn from.
     dev
-        File of labelled examples that every method is scored on.
+        File of labelled examples that every candidate is scored on.
     task
         classify, multilabel or regress (texts or pairs), tag, or a data set such as glue/sst2.
     models
-        Folders of pre-trained models; without any, only the baseline is fitted.
+        Pre-trained models: names such as firth-mini-en, folders, or hub:org/name; without any, only the baseline is
+        trained.
     minutes
         Time budget of all training runs; runs that would exceed it are skipped and listed.
     out
@@ -63,9 +64,9 @@ def compare(
     settings
         A recipe key for the fine-tunings, such as --set optim.learning_rate=1e-4; repeatable.
     verbose
-        Show the messages and evaluations of every fit.
+        Show the messages and evaluations of every training run.
     on
-        A Ray cluster whose nodes share the fits: ray, or ray://HOST:10001 (needs the cluster extra).
+        A Ray cluster whose nodes share the training runs: ray, or ray://HOST:10001 (needs the cluster extra).
     as_json
         Print compare.json.
     """

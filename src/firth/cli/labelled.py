@@ -31,7 +31,8 @@ class LabelledFlags:
         Kind of task: classify, multilabel, regress, tag (token classification), answer (question answering), choose
         (multiple choice); or a data set such as glue/sst2, squad1, klue/ner.
     model
-        Pre-trained model: run or model folder, also of another tool, or hub:org/name.
+        Pre-trained model: a shipped one (firth-mini-en, firth-mini-ko), a run or model folder, also of another tool, or
+        hub:org/name; firth models lists the names. Baselines, for finetune only: tfidf, or commonest-tag for tags.
     train
         Training file, if --task is a kind.
     dev

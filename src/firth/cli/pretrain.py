@@ -113,7 +113,7 @@ def pretrain(
         Under torchrun: full divides weights, gradients and optimizer state among all processes; none keeps all of them
         in each; auto: full if a process has too little memory for all.
     threads
-        CPU threads of all processes together.
+        CPU threads of all processes together; under torchrun, of each process.
     on
         Train on a Ray cluster: ray (RAY_ADDRESS, or this machine) or ray://HOST:10001; --processes of its CPUs or GPUs,
         by default all.

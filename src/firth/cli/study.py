@@ -30,7 +30,7 @@ def study(
 
     Finished parts are kept: the same command resumes.
 
-    Example: firth study finetuning --data data/ --models models/ --out studies/finetuning
+    Example: firth study finetuning --data data/ --out studies/finetuning
 
     Parameters
     ----------

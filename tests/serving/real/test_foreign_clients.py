@@ -15,6 +15,7 @@ import pytest
 from running import Server
 
 from firth.inference.model import Model
+from firth.metrics.neighbours import unit_vectors
 
 TEXTS = ["The old farmer sat on the bank of the river.", "A bank lent him money.", "강가에서 노래를 불렀다."]
 CLOSE = {"rtol": 0, "atol": 1e-5}
@@ -91,7 +92,7 @@ def test_openais_client(server: Server, mini: Model, predictors: dict[str, Any])
     openai = client("openai")
     with openai.OpenAI(base_url=f"{server.address}/v1", api_key="any", max_retries=0) as asked:
         found = asked.embeddings.create(model="en", input=TEXTS)
-        np.testing.assert_allclose([one.embedding for one in found.data], mini.embed(TEXTS), **CLOSE)
+        np.testing.assert_allclose([one.embedding for one in found.data], unit_vectors(mini.embed(TEXTS)), **CLOSE)
         parts = asked.completions.create(model="gpt", prompt="the old", max_tokens=6, seed=3, stream=True)
         text = "".join(part.choices[0].text for part in parts)
     assert text == predictors["gpt"].generate("the old", max_new_tokens=6, top_p=1.0, seed=3).text
@@ -101,7 +102,7 @@ def test_langchains_openai_embeddings(server: Server, mini: Model) -> None:
     made = client("langchain_openai").OpenAIEmbeddings(
         model="en", base_url=f"{server.address}/v1", api_key="any", check_embedding_ctx_length=False
     )
-    expected = mini.embed(TEXTS)
+    expected = unit_vectors(mini.embed(TEXTS))
     np.testing.assert_allclose(made.embed_documents(TEXTS), expected, **CLOSE)
     np.testing.assert_allclose(made.embed_query(TEXTS[0]), expected[0], **CLOSE)
     np.testing.assert_allclose(asyncio.run(made.aembed_documents(TEXTS)), expected, **CLOSE)
@@ -195,4 +196,5 @@ def test_sentence_transformers_computes_the_same_vectors(
     openai = client("openai")
     with openai.OpenAI(base_url=f"{server.address}/v1", api_key="any", max_retries=0) as asked:
         found = asked.embeddings.create(model="en", input=TEXTS)
-    np.testing.assert_allclose([one.embedding for one in found.data], model.encode(TEXTS), **CLOSE)
+    expected = model.encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose([one.embedding for one in found.data], expected, **CLOSE)
