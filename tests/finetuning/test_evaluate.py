@@ -143,7 +143,7 @@ def test_questions_that_the_model_cannot_refuse_are_noted(tiny_run: Path, tmp_pa
         return str(write(tmp_path / f"{name}.json", json.dumps({"data": data})))
 
     answer = [{"text": "Ann", "answer_start": 0}]
-    said = "the file: 2 of 3 questions have no answer, but all training questions have one: the model always answers"
+    said = "the file: 2 of 3 questions have no answer, but the model always gives one (head.can_refuse=false)"
     for name, answers, noted in (("all", [answer] * 4, True), ("some", [answer, answer, [], []], False)):
         plain = {"task": "answer", "model": str(tiny_run), "data": {"train": squad(name, answers)}}
         settings = ["train.precision=float32", "train.epochs=0.1"]

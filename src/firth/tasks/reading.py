@@ -128,12 +128,12 @@ def note_constant(name: str, records: Sequence[Any], labels: Sequence[str], prob
 
 
 def note_unanswerable(name: str, records: Sequence[Any], problems: Problems) -> None:
-    """Note if some questions have no answer, for a model that answers every question."""
+    """Note if some questions have no answer, for a model that cannot refuse."""
     n_open = sum(isinstance(record, Question) and not record.answers for record in records)
     if n_open:
         problems.note(
-            f"{name}: {n_open:,} of {len(records):,} questions have no answer, but all training questions have "
-            "one: the model always answers"
+            f"{name}: {n_open:,} of {len(records):,} questions have no answer, but the model always gives one "
+            "(head.can_refuse=false)"
         )
 
 
